@@ -50,7 +50,6 @@ from ._session import (
     last_run,
     replace_default,
     settings_of,
-    type_name,
 )
 from ._sparse import Sparse
 from ._trace import Trace
@@ -209,8 +208,9 @@ def create(
     Parameters
     ----------
     path : path
-    shape : int or (int, int)
-    dtype : float32 or float64
+    shape : int or sequence of int
+    dtype : dtype
+        Any integer, float or complex type of NumPy, bool; bfloat16 and float8 with the package `ml_dtypes`.
     order : {"C", "F"}
         Whether the elements of a row or of a column lie next to each other.
     mode : {"x", "w"}
@@ -243,9 +243,9 @@ def from_numpy(
     Parameters
     ----------
     path : path
-    x : array_like of one or two dimensions
-    dtype : float32 or float64, optional
-        Default: that of `x`, which must then be one of them.
+    x : array_like of one or more dimensions
+    dtype : dtype, optional
+        Default: that of `x`.
     order : {"C", "F"}, optional
         Default: that of `x`.
     """
@@ -283,7 +283,8 @@ def convert(
     out : path or Array, optional
         A `.npy` file, which replaces an existing one when it is complete; an array of the same shape; or
         (default) an unnamed array.
-    dtype : float32 or float64, optional
+    dtype : dtype, optional
+        As NumPy's `astype` converts: floats to integers towards zero, complex numbers lose their imaginary part.
     order : {"C", "F"}, optional
     memory, progress
         As in `outcore.linalg`.
@@ -296,10 +297,8 @@ def convert(
     session = session_of(a, memory=memory)
     if not isinstance(a, Array):
         raise errors.ArgumentError(f"a must be an outcore array, not {type(a).__name__}; see from_numpy")
-    kind = type_name(a.dtype if dtype is None else dtype)
     order = order or (out.order if isinstance(out, Array) else a.order)
-    job = _native.convert(session._inner, a._inner, native_output(out), kind, order)
-    return result_of(session, session._run(job, "convert", progress), out)
+    return converted(session, a, out, a.dtype if dtype is None else dtype, order, progress)
 
 
 def info() -> Info:

@@ -7,29 +7,36 @@ assignments are written through to the file. Indexing is in `_index`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any, ClassVar, SupportsIndex, TypeAlias, overload
+from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _html, _native
+from ._dtypes import ML_DTYPES, computed, float_name
 from ._index import Pick, parse_key, spans
-from ._session import Order, Session, default_session, full_path, type_name
+from ._selection import is_list, numbers_of, row_key
+from ._session import Order, PathLike, Session, default_session, full_path, shape_of
+from ._statistics import Axis, extreme, histogram, mean, moment, total
 from ._stored import DType, Stored, absolute
 from ._units import check_room, show_bytes
-from .errors import ArgumentError, DTypeError, ShapeError
+from .errors import ArgumentError, DTypeError, NoMemoryError, ShapeError
 
 __all__ = ["Array", "DType", "Floats", "memory_operand", "native_operand", "native_output", "numbers"]
 
 Floats: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-"""What leaves an array: which of the two, its `dtype` says."""
+"""What is computed: which of the two, the `dtype` of the operands says."""
+
+Numbers: TypeAlias = npt.NDArray[Any]
+"""What leaves an array: of its `dtype`."""
 
 Slice: TypeAlias = slice
 Index: TypeAlias = SupportsIndex | Slice | EllipsisType
-Key: TypeAlias = Index | tuple[Index, ...]
+Lists: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any] | range
+Key: TypeAlias = Index | Lists | tuple[Index | Lists, ...]
 
 CHUNK_BYTES = 16 << 20
 """Memory besides the budget that assignments and steps use where values need to be converted, broadcast or picked."""
@@ -51,29 +58,39 @@ class Origin:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a file that a view covers: rows and columns in the order of the file, and whether they are transposed."""
+    """The part of a file that a view covers: rows and columns in the order of the file, whether they are transposed, and the shape
+    of a row where it is not that in the file."""
 
     rows: tuple[int, int]
     cols: tuple[int, int]
     swapped: bool = False
+    row_shape: tuple[int, ...] | None = None
 
     def of(self, matrix: _native.Matrix) -> _native.Matrix:
         found = matrix.slice(self.rows, self.cols)
+        if self.row_shape is not None:
+            found = found.reshape([self.rows[1] - self.rows[0], *self.row_shape])
         return found.t() if self.swapped else found
 
     def turned(self) -> Part:
-        return Part(self.rows, self.cols, not self.swapped)
+        return Part(self.rows, self.cols, not self.swapped, self.row_shape)
 
     def sliced(self, rows: tuple[int, int], cols: tuple[int, int]) -> Part:
         if self.swapped:
             rows, cols = cols, rows
-        return Part(
-            (self.rows[0] + rows[0], self.rows[0] + rows[1]), (self.cols[0] + cols[0], self.cols[0] + cols[1]), self.swapped
-        )
+        rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
+        cols = (self.cols[0] + cols[0], self.cols[0] + cols[1])
+        kept = self.row_shape if cols == self.cols else None if self.row_shape is None else (cols[1] - cols[0],)
+        return Part(rows, cols, self.swapped, kept)
 
 
 class Array(Stored[_native.Matrix]):
-    """A dense matrix (two dimensions) or vector (one) of float32 or float64 on SSD, or a view of one.
+    """A dense matrix (two dimensions), vector (one) or array of more dimensions on SSD, or a view of one.
+
+    Elements are of any integer, float or complex type of NumPy, bool, bfloat16 or float8. Algorithms compute with float32 and
+    float64, and convert uint8, int8, uint16, int16, bool, float16 and bfloat16 to float32 block by block; `convert` makes a copy
+    for them of the other types. An array of more than two dimensions is read and written by its first, and seen as rows by
+    `reshape`.
 
     Made by `outcore.open`, `outcore.create`, `outcore.from_numpy` and by computations. Views share the file and see each other's
     writes. A result without a name is in the scratch folder and is removed with its last view. An array may be used from any
@@ -84,6 +101,8 @@ class Array(Stored[_native.Matrix]):
     >>> a = outcore.open("a.npy")
     >>> a[10:20]                    # a NumPy array, read now
     >>> a[10:20, 3] = 0             # written now, in place
+    >>> a[[5, 100, 3]], a[mask]     # rows by numbers or a mask, read in one batch
+    >>> a.take(rows, out="b.npy")   # as many as there are, as a new array
     >>> a.slice(0, 1000)            # a view of 1000 rows; nothing is read
     >>> c = a @ a.T                 # a new matrix on SSD
     """
@@ -96,7 +115,7 @@ class Array(Stored[_native.Matrix]):
         super().__init__(session, matrix)
         self._origin = origin
         self._shape = tuple(matrix.shape)
-        self._part = part or Part((0, self._shape[0]), (0, self._shape[1] if len(self._shape) == 2 else 1))
+        self._part = part or Part((0, self._shape[0]), (0, self._width))
 
     @classmethod
     def _open(cls, session: Session, origin: Origin, part: Part | None = None) -> Array:
@@ -126,8 +145,13 @@ class Array(Stored[_native.Matrix]):
 
     @property
     def ndim(self) -> int:
-        """1 or 2."""
+        """Number of dimensions, 1 or more."""
         return len(self._shape)
+
+    @property
+    def _width(self) -> int:
+        """Elements of a row."""
+        return int(np.prod(self._shape[1:], dtype=object))
 
     @property
     def size(self) -> int:
@@ -168,8 +192,37 @@ class Array(Stored[_native.Matrix]):
 
     @property
     def T(self) -> Array:  # noqa: N802
-        """The transpose, a view. A vector is its own."""
+        """The transpose, a view. A vector is its own.
+
+        Raises
+        ------
+        ShapeError
+            For more than two dimensions; `reshape` sees them as rows.
+        """
+        if self.ndim > 2:
+            raise ShapeError(f"{self!r} has no transpose; x.reshape(len(x), -1).T has")
         return self if self.ndim == 1 else self._view(self._inner.t(), self._part.turned())
+
+    def reshape(self, *shape: int | Sequence[int]) -> Array:
+        """The same elements with other dimensions behind the first, a view: `x.reshape(len(x), -1)` sees images as rows.
+
+        Parameters
+        ----------
+        *shape : int
+            The new shape; one number may be -1. The first must be the number of rows.
+
+        Raises
+        ------
+        ShapeError
+            For another number of rows or elements, and for matrices by columns.
+        """
+        given: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        sizes = [int(size) for size in given]
+        if sizes.count(-1) == 1:
+            others = int(np.prod([size for size in sizes if size != -1], dtype=object))
+            sizes[sizes.index(-1)] = self.size // others if others else 0
+        found = self._inner.reshape(shape_of(sizes))
+        return self._view(found, Part(self._part.rows, self._part.cols, self._part.swapped, tuple(sizes[1:])))
 
     def slice(self, start: int = 0, stop: int | None = None, columns: tuple[int, int | None] = (0, None)) -> Array:
         """Some rows and columns as a view: nothing is read.
@@ -183,13 +236,13 @@ class Array(Stored[_native.Matrix]):
 
         Returns
         -------
-        Array of shape (stop - start, columns[1] - columns[0]), or (stop - start,) for a vector.
+        Array of shape (stop - start, columns[1] - columns[0]); for a vector, and for more than two dimensions, all of each row.
         """
         rows = _bounds(slice(start, stop), self._shape[0])
-        if self.ndim == 1:
+        if self.ndim != 2:
             if tuple(columns) != (0, None):
-                raise ShapeError("a vector has no columns to slice")
-            cols = (0, 1)
+                raise ShapeError(f"an array of {self.ndim} dimension(s) has no columns to slice")
+            cols = (0, self._width)
         else:
             cols = _bounds(slice(*columns), self._shape[1])
         return self._view(self._inner.slice(rows, cols), self._part.sliced(rows, cols))
@@ -199,7 +252,7 @@ class Array(Stored[_native.Matrix]):
 
     # Out of it
 
-    def numpy(self, *, force: bool = False, progress: bool | None = None) -> Floats:
+    def numpy(self, *, force: bool = False, progress: bool | None = None) -> Numbers:
         """The whole matrix as a NumPy array, in its order on SSD.
 
         Parameters
@@ -221,10 +274,10 @@ class Array(Stored[_native.Matrix]):
         if not force:
             check_room(size, self, "take a part, or .numpy(force=True)")
 
-    def _read(self, progress: bool | None = None) -> Floats:
+    def _read(self, progress: bool | None = None) -> Numbers:
         matrix = self._inner
         by_columns = self.ndim == 2 and matrix.order == "F"
-        found: Floats = np.empty(self._shape[::-1] if by_columns else self._shape, self.dtype)
+        found: Numbers = np.empty(self._shape[::-1] if by_columns else self._shape, self.dtype)
         if found.size:
             self._session._run((matrix.t() if by_columns else matrix).read_into(found), "reading", progress)
         return found.T if by_columns else found
@@ -242,21 +295,22 @@ class Array(Stored[_native.Matrix]):
         found = self.numpy()
         return found if dtype is None else np.asarray(found, dtype)
 
-    # Of a vector, a[i] is a number; a checker takes it for an array of no dimensions, which does the same.
-    @overload
-    def __getitem__(  # type: ignore[overload-overlap]
-        self, key: tuple[SupportsIndex, SupportsIndex]
-    ) -> np.float32 | np.float64: ...
-    @overload
-    def __getitem__(self, key: Key) -> Floats: ...
-    def __getitem__(self, key: Key) -> Floats | np.float32 | np.float64:
-        """The elements that integers, slices and `...` pick, as NumPy picks them, read at once into a new array.
+    def __getitem__(self, key: Key) -> Any:
+        """The elements that a key picks, as NumPy picks them, read at once into a new array.
+
+        Keys are integers, slices and `...`; lists of numbers and masks for rows, and for columns beside them. Rows come in one
+        batch. Rows alone that do not fit the memory available come as an unnamed `Array`, as from `take`.
 
         Raises
         ------
         IndexError
-            For other keys, such as lists. NoMemoryError, for more than the memory available.
+            For other keys. NoMemoryError, for more than the memory available.
         """
+        listed = row_key(key, self._shape)
+        if listed is not None:
+            return self._selected(*listed)
+        if self.ndim > 2:
+            return self._by_rows(key)
         pick = parse_key(key, self._shape)
         item = self.dtype.itemsize
         self._check_room(pick.size * item)
@@ -268,11 +322,176 @@ class Array(Stored[_native.Matrix]):
                 found[rows] = part
         return found[pick.squeeze] if pick.squeeze else found
 
+    def _by_rows(self, key: Any) -> Any:
+        """Of more than two dimensions: picked by the first, and by the others in memory."""
+        parts = key if isinstance(key, tuple) else (key,)
+        if parts and parts[0] is Ellipsis and len(parts) > 1:
+            raise IndexError(f"an array of {self.ndim} dimensions is picked by its first one, as in x[i:j]")
+        rows = slice(None) if not parts or parts[0] is Ellipsis else parts[0]
+        found = self._flat[rows]
+        shaped = found.reshape(*found.shape[:-1], *self._shape[1:])
+        return shaped[(..., *parts[1:])] if len(parts) > 1 and found.ndim == 1 else shaped[(slice(None), *parts[1:])] if parts[1:] else shaped
+
+    @property
+    def _flat(self) -> Array:
+        """Its rows."""
+        return self.reshape(self._shape[0], self._width)
+
+    def _selected(self, rows: Any, rest: tuple[Any, ...]) -> Any:
+        """Rows by a list or mask, or columns beside other rows."""
+        whole = all(isinstance(part, slice) and part == slice(None) for part in rest)
+        if not is_list(rows):
+            return self._columns(rows, rest)
+        numbers = numbers_of(rows, self._shape[0], 0)
+        row_bytes = self._width * self.dtype.itemsize
+        if whole and self._exceeds(len(numbers) * row_bytes):
+            return self.take(numbers)
+        cols = self._column_span(rest[0]) if rest and self.ndim == 2 else (0, self._width)
+        self._check_room(len(numbers) * (cols[1] - cols[0]) * self.dtype.itemsize)
+        found = self._gathered(numbers, cols)
+        if whole:
+            return found.reshape(len(numbers), *self._shape[1:])
+        if self.ndim > 2:
+            return found.reshape(len(numbers), *self._shape[1:])[(slice(None), *rest)]
+        column = rest[0]
+        if is_list(column):
+            # Lists beside each other pick elements, as NumPy has it.
+            return found[np.arange(len(numbers)), numbers_of(column, self._shape[1], 1).astype(np.int64) - cols[0]]
+        if isinstance(column, slice):
+            start, stop, step = column.indices(self._shape[1])
+            picked = range(start, stop, step)
+            return found[:, [at - cols[0] for at in picked]] if step != 1 else found
+        return found[:, 0]
+
+    def _column_span(self, part: Any) -> tuple[int, int]:
+        """The columns from the first to the last that a part of a key picks."""
+        if is_list(part):
+            numbers = numbers_of(part, self._shape[1], 1)
+            return (int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else (0, 0)
+        return parse_key((slice(None), part), self._shape).bounds[1]
+
+    def _columns(self, rows: Any, rest: tuple[Any, ...]) -> Numbers:
+        """Columns by a list or mask, of rows by a slice or number: whole spans are read, a few MiB at a time."""
+        if self.ndim != 2:
+            raise IndexError(f"an array of {self.ndim} dimension(s) is picked by its first one, as in x[rows]")
+        first, end = self._column_span(rest[0])
+        numbers = numbers_of(rest[0], self._shape[1], 1).astype(np.int64) - first
+        pick = parse_key((rows, slice(first, end)), self._shape)
+        self._check_room(pick.counts[0] * len(numbers) * self.dtype.itemsize)
+        found = np.empty((pick.counts[0], len(numbers)), self.dtype)
+        if found.size:
+            for part, into in self._pieces(pick):
+                found[into] = part[:, numbers]
+        return found[0] if pick.taken[0] else found
+
+    def _gathered(self, numbers: npt.NDArray[np.uint64], cols: tuple[int, int]) -> Numbers:
+        found = np.empty((len(numbers), cols[1] - cols[0]), self.dtype)
+        if found.size:
+            if self.order == "F" and self._width > 1:
+                taken = self._taken(numbers, None, None)
+                return taken.slice(columns=cols)._read() if self.ndim == 2 else taken._flat._read()
+            self._inner.gather_rows(numbers, cols, found)
+        return found
+
+    def _exceeds(self, size: int) -> bool:
+        """Whether so many bytes do not fit the memory available."""
+        try:
+            self._check_room(size)
+        except NoMemoryError:
+            return True
+        return False
+
+    def take(
+        self,
+        rows: Lists,
+        out: PathLike | Array | None = None,
+        *,
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> Array:
+        """Rows by numbers or a mask as a new array, whatever they take together.
+
+        Parameters
+        ----------
+        rows : list, range, ndarray of integers, or mask of shape (len(x),)
+            In the order of the result; negative numbers count from the end, and one may come more than once.
+        out : path or Array, optional
+            A `.npy` file, which replaces an existing one when it is complete; an array of that shape; or (default) an unnamed
+            array.
+        memory, progress
+            As in `outcore.linalg`.
+
+        Returns
+        -------
+        Array of shape (n, ...), or `out` where that is one.
+
+        Notes
+        -----
+        Rows are read where they are, in one pass if they ascend. Many short rows in no order are moved twice, by way of scratch:
+        four times their bytes and those of the array, in long transfers. 8 bytes a row are held.
+        """
+        return self._taken(numbers_of(rows, self._shape[0], 0), out, memory, progress)
+
+    def _taken(self, numbers: Any, out: Any, memory: int | str | None, progress: bool | None = None) -> Array:
+        session = session_of(self, memory=memory)
+        job = self._inner.take(session._inner, numbers, native_output(out))
+        return result_of(session, session._run(job, "taking rows", progress), out)
+
+    # Numbers about it
+
+    def min(self, axis: Axis = None) -> Any:
+        """The least element, or that of each column (`axis=0`) or row (`axis=1`); NaN where there is any. One pass."""
+        return extreme(self, "min", axis)
+
+    def max(self, axis: Axis = None) -> Any:
+        """The greatest element, or that of each column (`axis=0`) or row (`axis=1`); NaN where there is any. One pass."""
+        return extreme(self, "max", axis)
+
+    def sum(self, axis: Axis = None) -> Any:
+        """The sum of all elements, of each column (`axis=0`) or row (`axis=1`), added up in float64. One pass."""
+        return total(self, axis)
+
+    def mean(self, axis: Axis = None) -> Any:
+        """The mean of all elements, of each column (`axis=0`) or row (`axis=1`), in float64. One pass."""
+        return mean(self, axis)
+
+    def var(self, axis: Axis = None, *, ddof: int = 0) -> Any:
+        """The variance of all elements, of each column (`axis=0`) or row (`axis=1`), in float64. One pass.
+
+        Parameters
+        ----------
+        ddof : int
+            Squared deviations are divided by their number less this.
+        """
+        return moment(self, axis, ddof)
+
+    def std(self, axis: Axis = None, *, ddof: int = 0) -> Any:
+        """The square root of `var`."""
+        return np.sqrt(moment(self, axis, ddof))
+
+    def histogram(
+        self, bins: int | npt.ArrayLike = 10, range: tuple[float, float] | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+        """Counts of elements by their value, as `numpy.histogram`; one pass, and one more for the range where it is not given.
+
+        Parameters
+        ----------
+        bins : int or array_like of shape (k + 1,)
+            Number of bins of equal width, or their edges.
+        range : (float, float), optional
+            Of bins of equal width. Default: from the least to the greatest element.
+
+        Returns
+        -------
+        ndarray of shape (k,), int64, and the edges, of shape (k + 1,).
+        """
+        return histogram(self, bins, range)
+
     def _covered(self, pick: Pick) -> Array:
         """The view of all that lies between the first and the last element."""
         return self.slice(*pick.bounds[0], *(pick.bounds[1:2]))
 
-    def _pieces(self, pick: Pick) -> Iterator[tuple[Floats, Slice]]:
+    def _pieces(self, pick: Pick) -> Iterator[tuple[Numbers, Slice]]:
         """Rows that a key with steps picks, a few at a time: the elements, and which rows of the result they are."""
         covered = self._covered(pick)
         width = max(1, covered.nbytes // max(1, len(covered)))
@@ -291,6 +510,11 @@ class Array(Stored[_native.Matrix]):
         ShapeError, DTypeError
             Before anything is written. LockedError, ReadOnlyError, DeviceError.
         """
+        listed = row_key(key, self._shape)
+        if listed is not None:
+            raise IndexError("lists and masks pick elements of an array on SSD, but are not assigned to; write parts, as in x[i:j] = b")
+        if self.ndim > 2:
+            return self._assign_rows(key, value)
         pick = parse_key(key, self._shape)
         if pick.plain and pick.size:
             self._assign(key, value, None)
@@ -306,12 +530,31 @@ class Array(Stored[_native.Matrix]):
             block[inside] = values[rows]
             view._write_mapped(block, None)
 
+    def _assign_rows(self, key: Any, value: Any) -> None:
+        """Of more than two dimensions: whole rows."""
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) > 1 or (parts and is_list(parts[0])):
+            raise IndexError(f"an array of {self.ndim} dimensions is assigned to by whole rows, as in x[i:j] = b")
+        rows = slice(None) if not parts or parts[0] is Ellipsis else parts[0]
+        if isinstance(value, Array):
+            if value.shape != self.shape or rows != slice(None):
+                raise ShapeError(f"{value!r} is assigned to all of an array of its shape, or part after part from memory")
+            self._flat[...] = value._flat
+            return
+        values = numbers(value)
+        if values.ndim > 1:
+            values = np.ascontiguousarray(np.broadcast_to(values, (*values.shape[: max(0, values.ndim - self.ndim + 1)], *self._shape[1:])))
+            values = values.reshape(*values.shape[: values.ndim - self.ndim + 1], self._width)
+        elif values.ndim == 1:
+            values = np.broadcast_to(values, self._shape[1:]).reshape(self._width)
+        self._flat[rows] = values
+
     def _assign(self, key: Any, value: Any, progress: bool | None) -> None:
         """Writes a part without steps: in one go where the value lies in memory as it will on SSD, else in pieces."""
         pick = parse_key(key, self._shape)
         into = self._covered(pick)
         if isinstance(value, Array) and value.shape == pick.shape == pick.counts and value.dtype == self.dtype:
-            into._write(_native.axpby(self._session._inner, value._inner, into._inner, 1.0, 0.0), progress)
+            into._write(_native.convert(self._session._inner, value._inner, into._inner, self.dtype.name, into.order), progress)
             return
         values = _expanded(numbers(value), pick)
         if values.dtype == self.dtype and _mapped(values):
@@ -330,7 +573,7 @@ class Array(Stored[_native.Matrix]):
         elif values.flags.f_contiguous and self.ndim == 2:
             self._write(self._inner.t().write(values.T), progress)
         else:
-            self._write(_native.axpby(self._session._inner, values, self._inner, 1.0, 0.0), progress)
+            self._write(self._inner.write(_packed(values)), progress)
 
     def _write(self, job: _native.Job, progress: bool | None) -> None:
         self._session._run(job, "writing", progress)
@@ -352,11 +595,51 @@ class Array(Stored[_native.Matrix]):
             return _vector_product(other, self)
         return gemm(other, self) if isinstance(other, np.ndarray) else NotImplemented
 
+    # What is not there
+
+    def _refuse(self, other: object) -> bool:
+        """Comparisons with numbers would be arrays as large as this one; with anything else, objects are compared."""
+        if isinstance(other, (int, float, complex, np.ndarray, np.generic, Array)):
+            raise ArgumentError(
+                "arrays on SSD are not compared element by element; compare parts in memory, as in x[i:j] == 3, "
+                "and whole arrays in memory with x.numpy() == y"
+            )
+        return self is other
+
+    def __eq__(self, other: object) -> bool:
+        return self._refuse(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self._refuse(other)
+
+    __hash__ = object.__hash__
+
+    def _no_arithmetic(self, *_: object) -> NoReturn:
+        raise ArgumentError(
+            "arrays on SSD have no element-wise arithmetic; outcore.linalg.axpby and scale change them in place, "
+            "x[i:j] gives parts in memory"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_arithmetic
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = _no_arithmetic
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _no_arithmetic
+    __lt__ = __le__ = __gt__ = __ge__ = _no_arithmetic
+
+    def __bool__(self) -> NoReturn:
+        raise ArgumentError("an array on SSD has no truth value; use `x is not None`, or len(x)")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        advice = f"; x.numpy().{name} has it, where the array fits in memory" if name in _OF_NUMPY else ""
+        raise AttributeError(f"an array on SSD has no {name!r}{advice}")
+
     # Life
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._refuse_pickling()
         return _unpickle, (self._origin, self._part)
+
+
+_OF_NUMPY = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
 
 def _unpickle(origin: Origin, part: Part) -> Array:
@@ -369,7 +652,7 @@ def _bounds(part: slice, length: int) -> tuple[int, int]:
 
 
 def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
-    """Converts array-like real numbers to a NumPy array.
+    """Converts array-like numbers to a NumPy array, also those of another library that has DLPack.
 
     Raises
     ------
@@ -377,9 +660,11 @@ def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
         For other elements, and for masked arrays.
     """
     refuse_sparse(value, name)
+    if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, np.generic, Array)):
+        value = np.from_dlpack(value)
     found = unmasked(np.asanyarray(value), name)
-    if found.dtype.kind not in "fiub":
-        raise DTypeError(f"{found.dtype} values cannot be written to an array of floats")
+    if found.dtype.kind not in "fiubc" and found.dtype.name not in ML_DTYPES:
+        raise DTypeError(f"{found.dtype} values cannot be written to an array of numbers")
     return found
 
 
@@ -450,11 +735,13 @@ def native_operand(x: Any, name: str) -> Any:
         For what is neither, or not of one or two dimensions, or not float32 or float64; for a masked array.
     """
     if isinstance(x, Array):
+        if x.ndim > 2:
+            raise ShapeError(f"{name} has {x.ndim} dimensions, but must have 1 or 2; see it as rows with x.reshape(len(x), -1)")
         return x._inner
     refuse_sparse(x, name)
     if not isinstance(x, np.ndarray):
         raise ArgumentError(f"{name} must be an outcore array or a NumPy array, not {type(x).__name__}")
-    type_name(unmasked(x, name).dtype)
+    float_name(unmasked(x, name).dtype)
     if x.ndim not in (1, 2):
         raise ShapeError(f"{name} has {x.ndim} dimensions, but must have 1 or 2")
     return x if _mapped(x) else _packed(x)
@@ -462,7 +749,7 @@ def native_operand(x: Any, name: str) -> Any:
 
 def memory_operand(values: npt.NDArray[Any], kind: str) -> npt.NDArray[Any] | None:
     """A matrix of numbers as the engine can store it in one go; nothing for vectors, and for much of another type."""
-    if values.ndim != 2:
+    if values.ndim != 2 or kind not in ("float32", "float64"):
         return None
     if values.dtype in (np.float32, np.float64) and values.dtype.isnative:
         return values if _mapped(values) else _packed(values)
@@ -506,6 +793,6 @@ def _vector_product(a: Any, b: Any) -> Floats:
         return np.asarray(left @ right)
     rows = left.reshape(1, -1) if left.ndim == 1 else left
     cols = right.reshape(-1, 1) if right.ndim == 1 else right
-    found = np.empty((rows.shape[0], cols.shape[1]), left.dtype)
+    found = np.empty((rows.shape[0], cols.shape[1]), computed(left))
     gemm(rows, cols, out=found)
     return found.ravel()

@@ -51,7 +51,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             found = validate_data(self, X, reset=reset, dtype=dtypes, accept_sparse=accepted, ensure_min_samples=least)
             return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
         if X.ndim != 2:
-            raise ShapeError(f"{X!r} has one dimension, but rows (samples) and columns (features) are expected")
+            seen = "; see it as rows with X.reshape(len(X), -1)" if X.ndim > 2 else ""
+            raise ShapeError(f"{X!r} has {X.ndim} dimension(s), but rows (samples) and columns (features) are expected{seen}")
         if X.shape[0] < least:
             raise ArgumentError(f"{X!r} has {X.shape[0]} sample(s), but at least {least} are needed")
         if reset:

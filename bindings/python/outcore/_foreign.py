@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._session import PathLike, Session, default_session, full_path, type_name
+from ._dtypes import float_name
+from ._session import PathLike, Session, default_session, full_path
 from ._sparse import Sparse, canonical, is_scipy, native_sparse
 from .errors import ArgumentError
 
@@ -331,7 +332,7 @@ def _import(
     paths = [full_path(one) for one in _sources(source)]
     target = full_path(path)
     job = _native.import_sparse(
-        session._inner, target, paths, kind, options, type_name(dtype), bool(tiled), bool(resume), CHECKPOINT_BYTES
+        session._inner, target, paths, kind, options, float_name(dtype), bool(tiled), bool(resume), CHECKPOINT_BYTES
     )
     return Sparse._result(session, session._run(job, "importing", progress))
 

@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
+from ._dtypes import float_name, type_name
 from ._run import execute
 from ._trace import Trace
 from ._units import parse_bytes
-from .errors import ArgumentError, ClosedError, DTypeError, ExistsError, OverBudgetError
+from .errors import ArgumentError, ClosedError, ExistsError, OverBudgetError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -333,8 +334,10 @@ class Session:
         from ._array import Array, Origin, memory_operand, numbers
 
         values = numbers(x, "x")
+        if not values.ndim:
+            raise ArgumentError("x has no dimension; arrays have one or more")
         kind = type_name(values.dtype if dtype is None else dtype)
-        by_columns = values.flags.f_contiguous and not values.flags.c_contiguous
+        by_columns = values.ndim == 2 and values.flags.f_contiguous and not values.flags.c_contiguous
         order = order or ("F" if by_columns else "C")
         operand = memory_operand(values, kind)
         if operand is None:
@@ -360,7 +363,7 @@ class Session:
         from ._sparse import Sparse, canonical, native_sparse
 
         matrix = native_sparse(canonical(x), self, "x")
-        kind = None if dtype is None else type_name(dtype)
+        kind = None if dtype is None else float_name(dtype)
         job = _native.sparse_scaled(self._inner, matrix, full_path(path), kind, None, None, False, False)
         return Sparse._result(self, self._run(job, "writing", progress))
 
@@ -525,31 +528,14 @@ def settings_of(
     )
 
 
-def type_name(dtype: npt.DTypeLike | None) -> str:
-    """`"float32"` or `"float64"`.
-
-    Raises
-    ------
-    DTypeError
-        For every other type, also for those with the bytes in the other order.
-    """
-    try:
-        found = np.dtype(dtype)
-    except TypeError:
-        raise DTypeError(f"{dtype!r} is not a dtype; use float32 or float64") from None
-    if found not in (np.float32, np.float64) or not found.isnative:
-        raise DTypeError(f"dtype {found} is neither float32 nor float64; convert it first, as with x.astype('float32')")
-    return str(found.name)
-
-
 def shape_of(shape: int | Sequence[int]) -> list[int]:
-    """One or two whole numbers, none negative."""
+    """One or more whole numbers, none negative."""
     try:
         numbers = [operator.index(n) for n in (shape if isinstance(shape, Sequence) else (shape,))]
     except TypeError:
-        raise ArgumentError(f"shape must be one or two integers, not {shape!r}") from None
-    if not 1 <= len(numbers) <= 2 or any(n < 0 or n >= 1 << 63 for n in numbers):
-        raise ArgumentError(f"shape must be one or two non-negative integers, not {shape!r}")
+        raise ArgumentError(f"shape must be one or more integers, not {shape!r}") from None
+    if not numbers or any(n < 0 or n >= 1 << 63 for n in numbers):
+        raise ArgumentError(f"shape must be one or more non-negative integers, not {shape!r}")
     return numbers
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from ._dtypes import dtype_of
 from ._session import Session
 from ._units import show_path
 from .errors import ClosedError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DType", "Stored"]
 
-DType: TypeAlias = np.dtype[np.float32] | np.dtype[np.float64]
+DType: TypeAlias = np.dtype[Any]
 
 Native = TypeVar("Native", "_native.Matrix", "_native.SparseMatrix")
 
@@ -39,7 +40,7 @@ class Stored(ABC, Generic[Native]):
     def __init__(self, session: Session, matrix: Native) -> None:
         self._session = session._whole
         self._matrix: Native | None = matrix
-        self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
+        self._dtype: DType = dtype_of(matrix.dtype)
         self._process = os.getpid()
 
     @property
@@ -74,7 +75,7 @@ class Stored(ABC, Generic[Native]):
 
     @property
     def dtype(self) -> DType:
-        """`float32` or `float64`, the type of the elements."""
+        """The type of the elements."""
         return self._dtype
 
     @property

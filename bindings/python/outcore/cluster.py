@@ -18,6 +18,7 @@ from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
+from ._dtypes import computed
 from ._array import Array, Floats, native_operand, native_output, result_of
 from ._estimator import Estimator
 from ._session import PathLike, Session, is_planning
@@ -160,11 +161,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
             for _ in range(runs):
                 start = self._start(X, weights, session, random)
                 job = self._job(X, start, weights, session)
-                found = session._run(job, "clustering", self.progress, lambda partial: self._keep(partial, X.dtype))
+                found = session._run(job, "clustering", self.progress, lambda partial: self._keep(partial, computed(X)))
                 if best is None or found["inertia"] < best["inertia"]:
                     best = found
         assert best is not None, "there is one run at least"
-        self._keep(best, X.dtype)
+        self._keep(best, computed(X))
         self.trace_ = session.last_trace()
         found_clusters = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
         if found_clusters < self.n_clusters:
@@ -265,7 +266,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
             if not np.isfinite(start).all():
                 raise ArgumentError("init has values that are not finite")
             # In the dtype of X, as in scikit-learn.
-            return start.astype(X.dtype).astype(np.float64)
+            return start.astype(computed(X)).astype(np.float64)
         if self.init == "random":
             return _rows(session, X, _drawn(X.shape[0], k, random, weights), self.progress)
         if self.init == "k-means||":

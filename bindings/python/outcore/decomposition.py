@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
+from ._dtypes import computed
 from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, unmasked
 from ._estimator import Estimator
 from ._session import PathLike
@@ -117,7 +118,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         session = self._session(X)
         count, variance = self._wanted(*X.shape)
         job = _native.pca_fit(session._inner, native_operand(X, "X"), count, variance, self._seed())
-        self._keep(session._run(job, "finding components", self.progress), X.dtype)
+        self._keep(session._run(job, "finding components", self.progress), computed(X))
         self.trace_ = session.last_trace()
         return self
 

@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from . import _native
 from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, session_of, unmasked
-from ._session import PathLike, full_path, type_name
+from ._dtypes import computed, float_name
+from ._session import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_sparse
 from .errors import ArgumentError, DTypeError
 
@@ -148,7 +149,7 @@ def gemm(
     session = session_of(a, b, out, memory=memory)
     left, right = native_operand(a, "a"), native_operand(b, "b")
     if isinstance(out, np.ndarray):
-        _check_memory_out(out, a.dtype, beta, a, b)
+        _check_memory_out(out, computed(a), beta, a, b)
         target: Any = out
     else:
         target = native_output(out)
@@ -448,9 +449,9 @@ def csrmm(
     left = left.t() if trans_a else left
     right = native_operand(b, "b")
     if out is None and not isinstance(a, Sparse) and not isinstance(b, Array):
-        out = np.empty((left.shape[0], *b.shape[1:]), b.dtype)
+        out = np.empty((left.shape[0], *b.shape[1:]), computed(b))
     if isinstance(out, np.ndarray):
-        _check_memory_out(out, b.dtype, beta, b)
+        _check_memory_out(out, computed(b), beta, b)
     into = out if isinstance(out, np.ndarray) else native_output(out)
     job = _native.csrmm(session._inner, left, right, alpha, beta, into)
     found = session._run(job, "csrmm", progress)
@@ -484,7 +485,7 @@ def csrgemv(
     if x.ndim != 1:
         raise ArgumentError(f"x has {x.ndim} dimensions, but csrgemv takes a vector; see csrmm")
     rows = a.shape[1 if trans_a else 0]
-    y: Floats = np.empty(rows, x.dtype)
+    y: Floats = np.empty(rows, computed(x))
     csrmm(a, x, y, trans_a=trans_a, memory=memory, progress=progress)
     return y
 
@@ -553,7 +554,7 @@ def scaled(
     Sparse of shape (m, n), in the format of `a`.
     """
     session = session_of(a, memory=memory)
-    kind = None if dtype is None else type_name(dtype)
+    kind = None if dtype is None else float_name(dtype)
     down, across = (None if part is None else np.ascontiguousarray(part, np.float64) for part in (rows, columns))
     path = None if out is None else full_path(out)
     matrix = native_sparse(a, session, "a")

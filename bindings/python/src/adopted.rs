@@ -6,10 +6,10 @@
 use std::ptr::NonNull;
 
 use numpy::{
-    Element as NumpyElement, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods,
-    PyUntypedArray, PyUntypedArrayMethods, dtype,
+    PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray,
+    PyUntypedArrayMethods,
 };
-use outcore::{Buf, DType, Element, Error, Memory};
+use outcore::{Buf, DType, Error, Memory, RealType};
 use pyo3::prelude::*;
 
 use crate::error::to_python;
@@ -41,25 +41,10 @@ unsafe impl Memory for Adopted {
     }
 }
 
-/// Address of the first element of an array of the type `T`.
-fn pointer_of<T: NumpyElement>(array: &Bound<'_, PyUntypedArray>) -> Option<*mut u8> {
-    array
-        .cast::<PyArrayDyn<T>>()
-        .ok()
-        .map(|array| array.data().cast::<u8>())
-}
-
 /// The first `len` bytes from the start of the array; its type has been checked.
 pub(crate) fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
-    let floats = pointer_of::<f32>(array).or_else(|| pointer_of::<f64>(array));
-    let integers = || {
-        pointer_of::<i32>(array)
-            .or_else(|| pointer_of::<i64>(array))
-            .or_else(|| pointer_of::<u16>(array))
-    };
-    let Some(pointer) = floats.or_else(integers) else {
-        return Buf::default();
-    };
+    // SAFETY: it is an array, and its type makes no difference to where its first element is.
+    let pointer = unsafe { array.cast_unchecked::<PyArrayDyn<u8>>() }.data();
     match NonNull::new(pointer) {
         Some(pointer) if len > 0 => Buf::new(Box::new(Adopted {
             pointer,
@@ -72,35 +57,30 @@ pub(crate) fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
 
 /// The element type of an array, if it is one of matrices.
 pub(crate) fn element_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<DType> {
-    let (py, own) = (array.py(), array.dtype());
-    if own.is_equiv_to(&dtype::<f32>(py)) {
-        Ok(DType::F32)
-    } else if own.is_equiv_to(&dtype::<f64>(py)) {
-        Ok(DType::F64)
-    } else {
-        Err(to_python(Error::DType {
-            what: format!("dtype {own} is neither float32 nor float64"),
-        }))
-    }
+    let own = array.dtype();
+    let name: String = own.getattr("name")?.extract()?;
+    DType::parse(&name)
+        .filter(|dtype| dtype.name() == name && own.is_native_byteorder() != Some(false))
+        .ok_or_else(|| {
+            to_python(Error::DType {
+                what: format!("dtype {own} is not supported"),
+            })
+        })
+}
+
+/// The element type of an array that is computed with as it is.
+pub(crate) fn real_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<RealType> {
+    RealType::try_from(element_type(array)?).map_err(|what| to_python(Error::DType { what }))
 }
 
 /// The bytes of a C-contiguous array of integers, and their type.
-pub(crate) fn integers(array: &Bound<'_, PyUntypedArray>) -> PyResult<(Element, Buf)> {
-    let (py, own) = (array.py(), array.dtype());
-    let types = [
-        (dtype::<i32>(py), Element::I32),
-        (dtype::<i64>(py), Element::I64),
-        (dtype::<u16>(py), Element::U16),
-    ];
-    let found = types
-        .into_iter()
-        .find(|(kind, _)| own.is_equiv_to(kind))
-        .map(|(_, element)| element);
-    let element = found.ok_or_else(|| {
-        to_python(Error::DType {
-            what: format!("dtype {own} is neither int32 nor int64"),
-        })
-    })?;
+pub(crate) fn integers(array: &Bound<'_, PyUntypedArray>) -> PyResult<(DType, Buf)> {
+    let element = element_type(array)?;
+    if ![DType::I32, DType::I64, DType::U16].contains(&element) {
+        return Err(to_python(Error::DType {
+            what: format!("dtype {element} is neither int32 nor int64"),
+        }));
+    }
     match array.is_c_contiguous() && array.is_aligned() {
         true => Ok((
             element,

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use numpy::{PyReadonlyArray1, PyUntypedArray};
 use outcore::export::{self, Labels};
 use outcore::import::{self, Base, Columns, Documents, Imported, Libsvm, Options, Text};
-use outcore::{DType, Error};
+use outcore::{Error, RealType};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::adopted::values_of;
 use crate::error::to_python;
 use crate::job::{Job, nothing};
-use crate::names::type_of;
+use crate::names::real_of;
 use crate::session::Session;
 use crate::sparse::{self, SparseMatrix};
 
@@ -31,7 +31,7 @@ pub(crate) fn import_sparse(
     resume: bool,
     checkpoint_bytes: u64,
 ) -> PyResult<Job> {
-    let (session, dtype): (_, DType) = (session.get()?, type_of(dtype)?);
+    let (session, dtype): (_, RealType) = (session.get()?, real_of(dtype)?);
     let format = imported(kind, options)?;
     let options = Options {
         format,

@@ -50,9 +50,10 @@ pub(crate) fn gemm(
             }));
         }
         let found = element_type(array)?;
-        if found != a.dtype() {
+        let made = outcore::DType::from(a.real().map_err(to_python)?);
+        if found != made {
             return Err(to_python(Error::DType {
-                what: format!("gemm: the result is {}, `out` is {found}", a.dtype()),
+                what: format!("gemm: the result is {made}, `out` is {found}"),
             }));
         }
         let into = destination(array)?;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use outcore::{Array, DType, Error, Operand, Order, Output};
+use numpy::{PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use outcore::{Array, Error, Operand, Order, Output, RealType};
 use pyo3::prelude::*;
 
-use crate::adopted::{adopt, destination, element_type, source};
+use crate::adopted::{adopt, destination, element_type, real_type, source};
 use crate::error::to_python;
 use crate::job::{Job, carry_out, nothing};
 use crate::names::{order_of, type_of};
@@ -72,12 +72,57 @@ impl Matrix {
             .map_err(to_python)
     }
 
+    /// The same elements with other dimensions behind the first, a view.
+    fn reshape(&self, shape: Vec<u64>) -> PyResult<Matrix> {
+        self.array()?
+            .reshaped(&shape)
+            .map(Matrix::new)
+            .map_err(to_python)
+    }
+
+    /// The type that operations compute in with its elements.
+    #[getter]
+    fn real(&self) -> PyResult<&'static str> {
+        let real = self.array()?.real().map_err(to_python)?;
+        Ok(outcore::DType::from(real).name())
+    }
+
     /// Reads the whole matrix into a C-contiguous array of the same type without other references.
     fn read_into(&self, into: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
         let array = self.array()?;
         check_type(array, into)?;
         let memory = destination(into)?;
         Job::new(into.py().detach(|| array.read_into(memory)), nothing)
+    }
+
+    /// Rows by their numbers as a new matrix; `out` is a path, a matrix or None.
+    fn take(
+        &self,
+        session: &Session,
+        rows: PyReadonlyArray1<'_, u64>,
+        out: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Job> {
+        let py = rows.py();
+        let (array, rows, out) = (self.array()?, rows.as_slice()?, output(out)?);
+        let session = session.get()?;
+        Job::new(py.detach(|| array.take_within(session, rows, out)), made)
+    }
+
+    /// Reads rows by their numbers, and some columns, into a C-contiguous array of the same type
+    /// without other references.
+    fn gather_rows(
+        &self,
+        rows: PyReadonlyArray1<'_, u64>,
+        cols: (u64, u64),
+        into: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<()> {
+        let array = self.array()?.clone();
+        check_type(&array, into)?;
+        let (rows, mut memory) = (rows.as_slice()?.to_vec(), destination(into)?);
+        let session = array.session().clone();
+        carry_out(into.py(), &session, move |stop| {
+            array.gather_rows(&rows, cols.0..cols.1, &mut memory, || !stop())
+        })
     }
 
     /// Gives a draft its name and opens it.
@@ -241,7 +286,7 @@ pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
         return Ok(Operand::Stored(matrix.get().array()?.clone()));
     }
     let array = value.cast::<PyUntypedArray>()?;
-    let dtype = element_type(array)?;
+    let dtype = real_type(array)?;
     let (rows, cols, row_step, col_step) = match (array.shape(), array.strides()) {
         (&[rows], &[step]) => (rows, 1, step, dtype.bytes() as isize),
         (&[rows, cols], &[row_step, col_step]) => (rows, cols, row_step, col_step),
@@ -255,7 +300,7 @@ pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
     } else {
         (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1
     };
-    let bytes = adopt(array, (elements * dtype.bytes()) as usize).freeze();
+    let bytes = adopt(array, elements as usize * dtype.bytes()).freeze();
     Ok(Operand::Memory {
         bytes,
         dtype,
@@ -277,7 +322,7 @@ fn strides(
     cols: usize,
     row_step: isize,
     col_step: isize,
-    dtype: DType,
+    dtype: RealType,
 ) -> Option<(u64, u64)> {
     if rows == 0 || cols == 0 {
         return Some((cols.max(1) as u64, 1));

@@ -1,18 +1,18 @@
 //! Names of types and orders, as Python gives them.
 
-use outcore::{DType, Error, Order};
+use outcore::{DType, Error, Order, RealType};
 use pyo3::prelude::*;
 
 use crate::error::to_python;
 
 pub(crate) fn type_of(name: &str) -> PyResult<DType> {
-    match name {
-        "float32" => Ok(DType::F32),
-        "float64" => Ok(DType::F64),
-        _ => Err(to_python(Error::DType {
-            what: format!("dtype {name} is neither float32 nor float64"),
-        })),
-    }
+    name.parse()
+        .map_err(|what| to_python(Error::DType { what }))
+}
+
+/// A type that is computed with as it is.
+pub(crate) fn real_of(name: &str) -> PyResult<RealType> {
+    RealType::try_from(type_of(name)?).map_err(|what| to_python(Error::DType { what }))
 }
 
 pub(crate) fn order_of(name: &str) -> PyResult<Order> {

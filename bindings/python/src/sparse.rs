@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore::linalg::{self, Csrmm, Scaling, SparseStatistics};
 use outcore::pass::Rows;
-use outcore::{Compressed, DType, Error, Sparse, SparseBufs};
+use outcore::{Compressed, Error, RealType, Sparse, SparseBufs};
 use pyo3::prelude::*;
 
-use crate::adopted::{destination, element_type, integers, source, values_of};
+use crate::adopted::{destination, element_type, integers, real_type, source, values_of};
 use crate::error::to_python;
 use crate::job::{Job, carry_out, nothing, numbers};
 use crate::linalg::{norm_of, statistics};
 use crate::matrix::{self, operand, output};
-use crate::names::type_of;
+use crate::names::real_of;
 use crate::owned::Owned;
 use crate::session::Session;
 
@@ -138,7 +138,7 @@ pub(crate) fn sparse_in_memory(
     let format = lines_of(compressed)?;
     let part = |array| integers(array).map(|(element, buf)| (element, buf.freeze()));
     let values = values
-        .map(|array| Ok::<_, PyErr>((element_type(array)?, source(array)?)))
+        .map(|array| Ok::<_, PyErr>((real_type(array)?, source(array)?)))
         .transpose()?;
     let (offsets, indices) = (part(offsets)?, part(indices)?);
     let (own, is_short) = (session.clone(), offsets.1.len() <= FEW_OFFSETS_BYTES);
@@ -232,7 +232,7 @@ pub(crate) fn sparse_scaled(
     unit_rows: bool,
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    let dtype: Option<DType> = dtype.map(type_of).transpose()?;
+    let real: Option<RealType> = dtype.map(real_of).transpose()?;
     let (rows, cols) = (
         rows.map(values_of).transpose()?,
         cols.map(values_of).transpose()?,
@@ -242,7 +242,7 @@ pub(crate) fn sparse_scaled(
         rows,
         cols,
         unit_rows,
-        dtype,
+        real,
     };
     Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), made)
 }

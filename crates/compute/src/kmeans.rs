@@ -125,7 +125,7 @@ pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Resul
             x.name()
         )));
     }
-    with_real!(x.dtype(), T => match x {
+    with_real!(x.real()?, T => match x {
         Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, start, weights, max_iter > 2, true)?.fit(max_iter, tol),
         Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, start, weights)?.fit(max_iter, tol),
     })
@@ -143,7 +143,7 @@ pub fn assign(
     centers: &[f64],
     weights: Option<Vec<f64>>,
 ) -> Result<Job<Assigned>> {
-    with_real!(x.dtype(), T => match x {
+    with_real!(x.real()?, T => match x {
         Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, centers, weights, false, true)?.assign(),
         Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, centers, weights)?.assign(),
     })

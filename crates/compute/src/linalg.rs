@@ -29,21 +29,24 @@ pub use sparse_reduce::{SparseStatistics, sparse_column_statistics, sparse_row_n
 pub use syrk::{Syrk, syrk};
 
 pub use super::krylov::eigh_largest;
-use outcore_core::{DType, Error, Result};
+use outcore_core::{Error, RealType, Result};
 use outcore_matrix::Operand;
 
-/// The element type that operands share.
-pub(crate) fn common_dtype(what: &str, operands: &[&Operand]) -> Result<DType> {
-    let first = operands[0].dtype();
-    match operands.iter().find(|operand| operand.dtype() != first) {
-        None => Ok(first),
-        Some(other) => Err(Error::DType {
-            what: format!(
-                "{what}: {} is {first}, {} is {}; convert one of them",
-                operands[0].name(),
-                other.name(),
-                other.dtype()
-            ),
-        }),
+/// The type that an operation computes in: that of all its operands.
+pub(crate) fn common_real(what: &str, operands: &[&Operand]) -> Result<RealType> {
+    let first = operands[0].real()?;
+    for other in operands {
+        if other.real()? != first {
+            return Err(Error::DType {
+                what: format!(
+                    "{what}: {} is {}, {} is {}; convert one of them",
+                    operands[0].name(),
+                    operands[0].dtype(),
+                    other.name(),
+                    other.dtype()
+                ),
+            });
+        }
     }
+    Ok(first)
 }

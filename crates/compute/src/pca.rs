@@ -93,7 +93,7 @@ pub fn fit(session: &Session, x: Operand, components: Components, seed: u64) -> 
         }
         _ => {}
     }
-    with_real!(x.dtype(), T => plan::<T>(session, x, components, seed))
+    with_real!(x.real()?, T => plan::<T>(session, x, components, seed))
 }
 
 /// How a fit divides memory: where S is, and what is added to at once.

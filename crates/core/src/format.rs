@@ -12,16 +12,16 @@
 //! of which the last three may be missing: rows without gaps from the first byte on. A sparse
 //! matrix is a folder; see `sparse`.
 
+mod dtype;
 mod npy;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use dtype::DType;
 pub use npy::{
-    Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_array,
-    parse_npy_vector,
+    HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_array, parse_npy_vector,
 };
 
 /// Why a file is no matrix for us.
@@ -57,63 +57,6 @@ pub enum FormatError {
     },
 }
 
-/// The type of a matrix's elements, little-endian in files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum DType {
-    /// IEEE 754 binary32.
-    #[serde(rename = "float32", alias = "f32", alias = "<f4")]
-    F32,
-    /// IEEE 754 binary64.
-    #[serde(rename = "float64", alias = "f64", alias = "<f8")]
-    F64,
-}
-
-impl DType {
-    /// Bytes of one element.
-    #[must_use]
-    pub fn bytes(self) -> u64 {
-        match self {
-            DType::F32 => 4,
-            DType::F64 => 8,
-        }
-    }
-
-    fn descr(self) -> &'static str {
-        match self {
-            DType::F32 => "<f4",
-            DType::F64 => "<f8",
-        }
-    }
-}
-
-/// Runs `$body` with `$T` standing for the Rust type of a [`DType`].
-#[macro_export]
-#[doc(hidden)]
-macro_rules! with_real {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::format::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            $crate::format::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-        }
-    };
-}
-
-/// NumPy's name.
-impl fmt::Display for DType {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            DType::F32 => "float32",
-            DType::F64 => "float64",
-        })
-    }
-}
-
 /// Which elements lie next to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Order {
@@ -127,8 +70,8 @@ pub enum Order {
 }
 
 /// Where in a file the elements of a matrix are. Made by this module only, so that no sum of its
-/// numbers overflows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// numbers overflows. An array of more dimensions is the matrix of its first against all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dense {
     /// The type of the elements.
@@ -137,8 +80,8 @@ pub struct Dense {
     pub rows: u64,
     /// Columns; of a vector, 1.
     pub cols: u64,
-    /// 1 for a vector, 2 for a matrix.
-    pub ndim: u8,
+    /// One number for a vector, two for a matrix.
+    pub shape: Vec<u64>,
     /// Which elements lie next to each other; rows, for a vector without gaps of its own.
     pub order: Order,
     /// Bytes before the first element.
@@ -149,15 +92,6 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// The shape as its user gave it: one number for a vector, two for a matrix.
-    #[must_use]
-    pub fn shape(&self) -> Vec<u64> {
-        match self.ndim {
-            1 => vec![self.rows],
-            _ => vec![self.rows, self.cols],
-        }
-    }
-
     /// Bytes of the elements alone.
     #[must_use]
     pub fn element_bytes(&self) -> u64 {
@@ -223,24 +157,31 @@ impl Dense {
         data_offset: u64,
         leading_dimension: Option<u64>,
     ) -> Result<Dense, String> {
-        let (rows, cols, ndim) = match *shape {
-            [rows] => (rows, 1, 1),
-            [rows, cols] => (rows, cols, 2),
-            _ => {
-                let dimensions = shape.len();
-                return Err(format!(
-                    "{dimensions} dimensions, where 1 or 2 are possible"
-                ));
-            }
+        let too_large = || format!("a shape of {shape:?} is larger than any file");
+        let Some((&rows, row)) = shape.split_first() else {
+            return Err("0 dimensions, where 1 or more are possible".to_owned());
+        };
+        if row.len() > 1 && order == Order::Column {
+            return Err(format!(
+                "{} dimensions by columns (fortran_order), where those by rows are possible; numpy.ascontiguousarray makes them so",
+                shape.len()
+            ));
+        }
+        let product = row
+            .iter()
+            .try_fold(1, |product: u64, n| product.checked_mul(*n));
+        let cols = match row.contains(&0) {
+            true => 0,
+            false => product.ok_or_else(too_large)?,
         };
         let mut dense = Dense {
             dtype,
             rows,
             cols,
-            ndim,
+            shape: shape.to_vec(),
             // A vector is one run of elements either way; as rows of one element it may have a
             // leading dimension.
-            order: if ndim == 1 { Order::Row } else { order },
+            order: if row.is_empty() { Order::Row } else { order },
             data_offset,
             leading_dimension: 0,
         };
@@ -254,7 +195,7 @@ impl Dense {
         }
         match dense.fits_a_file() {
             true => Ok(dense),
-            false => Err(format!("a shape of {shape:?} is larger than any file")),
+            false => Err(too_large()),
         }
     }
 
@@ -343,7 +284,7 @@ pub fn parse_sidecar(object: &str, json: &[u8], file_len: u64) -> Result<Dense, 
 pub fn sidecar(dense: &Dense) -> String {
     let sidecar = Sidecar {
         dtype: dense.dtype,
-        shape: dense.shape(),
+        shape: dense.shape.clone(),
         order: dense.order,
         offset: dense.data_offset,
         leading_dimension: Some(dense.leading_dimension),

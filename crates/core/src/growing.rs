@@ -9,7 +9,7 @@ use outcore_store::NewFolder;
 
 use crate::error::{Error, Result};
 use crate::file::StoredFile;
-use crate::format::{Element, HEAD_BYTES, Vector};
+use crate::format::{DType, HEAD_BYTES, Vector};
 use crate::job::Stage;
 use crate::session::Session;
 
@@ -23,7 +23,7 @@ pub struct Growing {
     session: Session,
     options: StreamOptions,
     /// What its numbers are; none for other bytes.
-    element: Option<Element>,
+    element: Option<DType>,
     /// Bytes behind the header.
     len: u64,
     stream: Option<WriteStream>,
@@ -36,7 +36,7 @@ impl Growing {
         folder: &mut NewFolder,
         path: &Path,
         name: &str,
-        element: Option<Element>,
+        element: Option<DType>,
         len: u64,
         options: StreamOptions,
     ) -> Result<Growing> {

@@ -27,7 +27,8 @@ pub mod staging;
 
 pub use error::{Error, Result};
 pub use file::{StoredFile, WrapDevice};
-pub use format::{DType, Element, FormatError, Order};
+pub use format::{DType, FormatError, Order};
 pub use job::{Job, Running, Segments, Stage};
 pub use memory_split::MemorySplit;
+pub use outcore_kernels::RealType;
 pub use session::{Info, PLAN_THREADS, Session, Settings};

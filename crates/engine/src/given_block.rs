@@ -267,6 +267,9 @@ impl Geometry {
         if !area.is_device() {
             return Err(format!("memory is given for {name}, which is in memory"));
         }
+        if area.decoder.is_some() {
+            return Err(format!("memory is given for {name}, which is decoded"));
+        }
         let several = region.rows.saturating_sub(1);
         let reach = |distance: u64| several.checked_mul(distance)?.checked_add(region.row_bytes);
         let end = reach(region.stride).and_then(|reach| reach.checked_add(region.offset));

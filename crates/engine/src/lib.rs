@@ -24,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod decoder;
 mod deferred;
 mod edges;
 mod engine;
@@ -55,6 +56,7 @@ mod workers;
 mod write_stream;
 mod written;
 
+pub use decoder::Decoder;
 pub use deferred::Deferred;
 pub use engine::{Config, Engine, Info};
 pub use error::{Error, Result, TaskError};

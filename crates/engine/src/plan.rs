@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 use outcore_device::{Buf, Shared};
 
+use crate::decoder::Decoder;
 use crate::error::{Error, Result, TaskError};
 use crate::extent::Extent;
 use crate::given_block::{GivenBlock, GivenBlocks};
@@ -143,8 +144,9 @@ pub(crate) fn held_bytes(tasks: &[Task]) -> u64 {
 /// The bytes of one access while a task runs.
 pub struct Block {
     pub(crate) data: Data,
-    pub(crate) region: Region,
     pub(crate) layout: Layout,
+    pub(crate) rows: usize,
+    pub(crate) row_bytes: usize,
 }
 
 pub(crate) enum Data {
@@ -153,6 +155,21 @@ pub(crate) enum Data {
 }
 
 impl Block {
+    pub(crate) fn new(
+        data: Data,
+        layout: Layout,
+        region: &Region,
+        decoder: Option<Decoder>,
+    ) -> Block {
+        let factor = decoder.map_or(1, |decoder| decoder.factor);
+        Block {
+            data,
+            layout,
+            rows: region.rows as usize,
+            row_bytes: region.row_bytes as usize * factor,
+        }
+    }
+
     /// From the first byte of the first row to the last byte of the last; the bytes between rows
     /// are unspecified.
     pub fn bytes(&self) -> &[u8] {
@@ -184,19 +201,13 @@ impl Block {
             unreachable!("checked before")
         };
         let data = Data::Shared(all.slice(region.offset as usize..region.end() as usize));
-        Block {
-            data,
-            region,
-            layout: region.in_place(),
-        }
+        Block::new(data, region.in_place(), &region, None)
     }
 
     fn reach(&self) -> usize {
-        match self.region.is_empty() {
+        match self.rows == 0 || self.row_bytes == 0 {
             true => 0,
-            false => {
-                self.layout.pitch * (self.region.rows as usize - 1) + self.region.row_bytes as usize
-            }
+            false => self.layout.pitch * (self.rows - 1) + self.row_bytes,
         }
     }
 
@@ -228,12 +239,12 @@ impl Block {
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.region.rows as usize
+        self.rows
     }
 
     /// Elements of `T` in a row.
     pub fn columns<T>(&self) -> usize {
-        self.region.row_bytes as usize / size_of::<T>()
+        self.row_bytes / size_of::<T>()
     }
 }
 
@@ -253,6 +264,8 @@ pub(crate) struct Area {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) backing: Backing,
+    /// What makes the bytes that tasks find, if those are not the bytes of the device.
+    pub(crate) decoder: Option<Decoder>,
 }
 
 impl Area {
@@ -265,6 +278,20 @@ impl Area {
 
     pub(crate) fn is_device(&self) -> bool {
         matches!(self.backing, Backing::Device(_))
+    }
+
+    /// The form of its blocks in memory; 0 for the bytes of the device.
+    pub(crate) fn form(&self) -> u32 {
+        self.decoder.map_or(0, |decoder| decoder.form)
+    }
+
+    /// Whether it is a device's, decoded, and another area has the same bytes.
+    fn decodes(&self, other: &Area) -> bool {
+        let (Backing::Device(extent), Backing::Device(other)) = (&self.backing, &other.backing)
+        else {
+            return false;
+        };
+        self.decoder.is_some() && extent.id() == other.id()
     }
 
     pub(crate) fn is_resident(&self) -> bool {
@@ -285,7 +312,8 @@ pub struct Plan {
     pub(crate) locks: Vec<Access>,
     pub(crate) notes: Vec<(String, String)>,
     pub(crate) given: GivenBlocks,
-    by_id: HashMap<u64, ExtentRef>,
+    /// By extent and form.
+    by_id: HashMap<(u64, u32), ExtentRef>,
     /// The schedule found by [`explain`](Plan::explain), for the run that follows it; dropped by
     /// the next change.
     explained: OnceLock<Explained>,
@@ -342,7 +370,19 @@ impl Plan {
 
     /// Names an extent on a device. The same extent gets the same reference.
     pub fn extent(&mut self, extent: &Extent) -> ExtentRef {
-        if let Some(&known) = self.by_id.get(&extent.id()) {
+        self.extent_in_form(extent, None)
+    }
+
+    /// Names an extent whose bytes are decoded before tasks read them. Regions are told in bytes of
+    /// the extent; a [`Block`] has `factor` times as many, its rows one behind the other. A plan that
+    /// writes to the extent too is refused.
+    pub fn decoded(&mut self, extent: &Extent, decoder: Decoder) -> ExtentRef {
+        self.extent_in_form(extent, Some(decoder))
+    }
+
+    fn extent_in_form(&mut self, extent: &Extent, decoder: Option<Decoder>) -> ExtentRef {
+        let key = (extent.id(), decoder.map_or(0, |decoder| decoder.form));
+        if let Some(&known) = self.by_id.get(&key) {
             return known;
         }
         let reference = self.area(
@@ -350,7 +390,8 @@ impl Plan {
             extent.len(),
             Backing::Device(extent.clone()),
         );
-        self.by_id.insert(extent.id(), reference);
+        self.areas[reference.0 as usize].decoder = decoder;
+        self.by_id.insert(key, reference);
         reference
     }
 
@@ -398,6 +439,7 @@ impl Plan {
             name,
             bytes,
             backing,
+            decoder: None,
         });
         ExtentRef(self.areas.len() as u32 - 1)
     }
@@ -491,6 +533,10 @@ pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> 
         }
         if access.mode != Mode::Read && matches!(area.backing, Backing::Resident(_)) {
             return refuse(format!("writes to {}, which is read only", area.name));
+        }
+        let decoded = || areas.iter().any(|other| other.decodes(area));
+        if access.mode != Mode::Read && decoded() {
+            return refuse(format!("writes to {}, which is decoded", area.name));
         }
         // Equal regions are one block, which cannot be lent twice, even if it is empty.
         let shares =

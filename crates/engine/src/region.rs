@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use crate::decoder::Decoder;
 use crate::frame_size::frame_bytes;
 
 /// An extent of one plan.
@@ -215,6 +216,12 @@ impl Region {
     /// are read.
     pub fn frame_bytes(&self, block: u64) -> u64 {
         frame_bytes(self.layout(block).bytes)
+    }
+
+    /// As [`frame_bytes`](Region::frame_bytes), of a region that is decoded.
+    pub fn decoded_frame_bytes(&self, block: u64, decoder: &Decoder) -> u64 {
+        let [loaded, _] = decoder.layouts(self, block);
+        frame_bytes(loaded.bytes)
     }
 
     /// Distance in a frame between rows that are read one by one: no two may share a sector.

@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use outcore_device::{Buf, Completion, Device, DeviceError, Locked, Op, Shared, Whole};
 
+use crate::decoder::Decoder;
 use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
 use crate::extent_locks::{Claim, ExtentLock};
@@ -73,6 +74,8 @@ enum State {
         requests: usize,
         since: Instant,
     },
+    /// A compute thread decodes what was loaded.
+    Decoding,
     /// Usable.
     Ready(Shared),
     /// A task is changing it.
@@ -114,6 +117,16 @@ struct Done {
     core: usize,
     blocks: Vec<Block>,
     more: Vec<Task>,
+    since: Instant,
+    until: Instant,
+    result: std::result::Result<(), TaskError>,
+}
+
+/// Message of a worker that has decoded a block.
+struct Decoded {
+    residency: u32,
+    core: usize,
+    frame: Buf,
     since: Instant,
     until: Instant,
     result: std::result::Result<(), TaskError>,
@@ -171,6 +184,8 @@ pub(crate) struct Run {
     ready: BTreeSet<(u32, u32)>,
     /// Number of tasks running on threads or queued for them.
     running: usize,
+    /// Number of blocks being decoded.
+    decoding: usize,
     tasks_left: usize,
     scratch: Arc<Scratch>,
     scratch_count: usize,
@@ -257,6 +272,7 @@ impl Run {
             to_store: VecDeque::new(),
             ready: BTreeSet::new(),
             running: 0,
+            decoding: 0,
             tasks_left: 0,
             scratch: Arc::default(),
             scratch_count: 0,
@@ -454,6 +470,7 @@ impl Run {
     fn lend(&mut self, block: u32, mode: Mode, residency: u32) -> Block {
         let info = &self.schedule.blocks[block as usize];
         let (region, layout) = (info.region, info.layout);
+        let decoder = self.areas[region.extent.0 as usize].decoder;
         self.ahead -= std::mem::take(&mut self.residencies[residency as usize].ahead);
         let state = &mut self.residencies[residency as usize].state;
         let data = match (mode, std::mem::replace(state, State::Lent)) {
@@ -471,11 +488,7 @@ impl Run {
             ),
             _ => unreachable!("a ready task has ready residencies"),
         };
-        Block {
-            data,
-            region,
-            layout,
-        }
+        Block::new(data, layout, &region, decoder)
     }
 
     fn look_for_cancel(&mut self) {
@@ -811,7 +824,7 @@ impl Activity for Run {
             }
         }
         self.bounce_what_may(core);
-        let quiet = self.running == 0 && self.requests == 0;
+        let quiet = self.running == 0 && self.decoding == 0 && self.requests == 0;
         let done =
             quiet && self.error.is_none() && self.tasks_left == 0 && self.to_store.is_empty();
         let over = done && self.sectors_clear(core, None) || quiet && self.error.is_some();
@@ -857,8 +870,13 @@ impl Activity for Run {
     }
 
     fn receive(&mut self, core: &mut Core<'_>, message: Box<dyn Any + Send>) {
-        if let Ok(done) = message.downcast::<Done>() {
-            self.task_done(core, *done);
+        match message.downcast::<Done>() {
+            Ok(done) => self.task_done(core, *done),
+            Err(other) => {
+                if let Ok(decoded) = other.downcast::<Decoded>() {
+                    self.decoded(*decoded);
+                }
+            }
         }
     }
 
@@ -882,7 +900,14 @@ pub(crate) fn run_task(
         cancelled,
         more,
     };
-    let run = std::panic::AssertUnwindSafe(|| work(&mut context));
+    caught(|| work(&mut context))
+}
+
+/// What `work` returns; a panic in it becomes an error.
+fn caught(
+    work: impl FnOnce() -> std::result::Result<(), TaskError>,
+) -> std::result::Result<(), TaskError> {
+    let run = std::panic::AssertUnwindSafe(work);
     std::panic::catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

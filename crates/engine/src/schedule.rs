@@ -58,7 +58,10 @@ pub(crate) struct Residency {
 
 pub(crate) struct BlockInfo {
     pub(crate) region: Region,
+    /// As tasks find it.
     pub(crate) layout: Layout,
+    /// As it is loaded; another layout only of what is decoded then.
+    pub(crate) loaded: Layout,
     /// Where it lives, if that is memory of the caller's.
     pub(crate) given: Option<Arc<Place>>,
     /// Bytes charged to the budget; 0 for memory of the caller.
@@ -270,10 +273,12 @@ impl Schedule {
         let id = self.blocks.len() as u32;
         let area = &areas[region.extent.0 as usize];
         let given = self.given.get(&region).cloned();
-        let layout = match &given {
-            Some(place) => place.geometry.layout(),
-            None if area.is_device() => region.layout(area.block()),
-            None => region.in_place(),
+        let alike = |layout: Layout| [layout, layout];
+        let [loaded, layout] = match (&given, area.decoder) {
+            (Some(place), _) => alike(place.geometry.layout()),
+            (None, Some(decoder)) => decoder.layouts(&region, area.block()),
+            (None, None) if area.is_device() => alike(region.layout(area.block())),
+            (None, None) => alike(region.in_place()),
         };
         let by_offset = self.by_offset.entry(region.extent).or_default();
         let near = by_offset.iter().flat_map(|(&longest, blocks)| {
@@ -298,11 +303,12 @@ impl Schedule {
         self.blocks.push(BlockInfo {
             region,
             layout,
+            loaded,
             given,
             bytes: if has_memory {
                 0
             } else {
-                frame_bytes(layout.bytes)
+                frame_bytes(loaded.bytes)
             },
             pinned: matches!(area.backing, Backing::Volatile),
             overlapping,

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use outcore_core::growing::out_of_room;
-use outcore_core::{DType, Element, Error, Job, MemorySplit, Result, Session, Stage};
+use outcore_core::{DType, Error, Job, MemorySplit, RealType, Result, Session, Stage};
 use outcore_engine::{StreamOptions, WriteStream};
 use outcore_formats::{
     Batch, Precision, Sink, bag_of_words, libsvm, matrix_market, npz, parquet, xc,
@@ -238,9 +238,9 @@ impl Export {
     }
 
     fn precision(&self) -> Precision {
-        match self.a.dtype() {
-            DType::F32 => Precision::Single,
-            DType::F64 => Precision::Double,
+        match self.a.real() {
+            RealType::F32 => Precision::Single,
+            RealType::F64 => Precision::Double,
         }
     }
 
@@ -388,9 +388,9 @@ impl Export {
     }
 
     fn value_at(&self, bufs: &SparseBufs, entry: usize) -> f64 {
-        match self.a.dtype() {
-            DType::F32 => f64::from(bytemuck::cast_slice::<u8, f32>(&bufs.values)[entry]),
-            DType::F64 => bytemuck::cast_slice::<u8, f64>(&bufs.values)[entry],
+        match self.a.real() {
+            RealType::F32 => f64::from(bytemuck::cast_slice::<u8, f32>(&bufs.values)[entry]),
+            RealType::F64 => bytemuck::cast_slice::<u8, f64>(&bufs.values)[entry],
         }
     }
 
@@ -462,10 +462,10 @@ fn offsets_of(bufs: &SparseBufs) -> &[i64] {
     bytemuck::cast_slice(&bufs.offsets)
 }
 
-fn index_at(bufs: &SparseBufs, element: Element, entry: usize) -> u64 {
+fn index_at(bufs: &SparseBufs, element: DType, entry: usize) -> u64 {
     match element {
-        Element::U16 => u64::from(bytemuck::cast_slice::<u8, u16>(&bufs.indices)[entry]),
-        Element::I32 => bytemuck::cast_slice::<u8, i32>(&bufs.indices)[entry].max(0) as u64,
+        DType::U16 => u64::from(bytemuck::cast_slice::<u8, u16>(&bufs.indices)[entry]),
+        DType::I32 => bytemuck::cast_slice::<u8, i32>(&bufs.indices)[entry].max(0) as u64,
         _ => bytemuck::cast_slice::<u8, i64>(&bufs.indices)[entry].max(0) as u64,
     }
 }

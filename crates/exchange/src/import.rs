@@ -49,8 +49,8 @@ use self::matrix::{Draft, LabelKind};
 use self::source::{Anywhere, Foreign};
 use outcore_core::MemorySplit;
 use outcore_core::Session;
-use outcore_core::format::{DType, FormatError};
-use outcore_core::{Error, Result};
+use outcore_core::format::FormatError;
+use outcore_core::{Error, RealType, Result};
 use outcore_core::{Job, Stage};
 use outcore_matrix::sparse::Sparse;
 use outcore_matrix::sparse::format::Compressed;
@@ -152,7 +152,7 @@ pub struct Options {
     /// What the sources are.
     pub format: Format,
     /// Type of the values.
-    pub dtype: DType,
+    pub dtype: RealType,
     /// In tiles where they pay: four fifths of the bytes or fewer. Else in arrays, which other
     /// programs read.
     pub tiled: bool,
@@ -169,7 +169,7 @@ impl Options {
     pub fn new(format: Format) -> Options {
         Options {
             format,
-            dtype: DType::F32,
+            dtype: RealType::F32,
             tiled: false,
             resume: false,
             checkpoint_bytes: 256 << 20,
@@ -179,8 +179,8 @@ impl Options {
     /// What values have to fit in.
     fn precision(&self) -> Precision {
         match self.dtype {
-            DType::F32 => Precision::Single,
-            DType::F64 => Precision::Double,
+            RealType::F32 => Precision::Single,
+            RealType::F64 => Precision::Double,
         }
     }
 
@@ -364,7 +364,7 @@ impl Context {
         first: u64,
         place: impl Fn(usize) -> (u64, u64),
     ) -> Result<()> {
-        if self.options.dtype == DType::F64 {
+        if self.options.dtype == RealType::F64 {
             return Ok(());
         }
         let Some(at) = values

@@ -6,7 +6,7 @@
 //! compute a small product correctly before it is accepted.
 #![allow(unsafe_code)]
 
-use crate::{Dtype, Error, Real};
+use crate::{Error, Real, RealType};
 use faer::{MatMut, MatRef};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -308,8 +308,8 @@ impl GemmCall<'_> {
             "sizes fit the library's integers"
         );
         let function = match T::DTYPE {
-            Dtype::F32 => self.library.sgemm,
-            Dtype::F64 => self.library.dgemm,
+            RealType::F32 => self.library.sgemm,
+            RealType::F64 => self.library.dgemm,
         };
         let (ta, tb) = (self.a.flag(), self.b.flag());
         let (pa, pb, pc) = (a.as_ptr(), b.as_ptr(), c.as_ptr_mut());
@@ -362,8 +362,8 @@ impl SyrkCall<'_> {
         let (n, k) = a.shape();
         assert!(c.nrows() == n && c.ncols() == n && self.library.takes(n) && self.library.takes(k));
         let function = match T::DTYPE {
-            Dtype::F32 => self.library.ssyrk,
-            Dtype::F64 => self.library.dsyrk,
+            RealType::F32 => self.library.ssyrk,
+            RealType::F64 => self.library.dsyrk,
         };
         // The lower triangle of a column-major C is the upper one (121) of the row-major matrix in
         // the same place.

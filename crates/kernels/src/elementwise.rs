@@ -11,6 +11,7 @@
 
 use crate::view::{row_slice, row_slice_mut, whole, whole_mut};
 use crate::{Error, Real};
+use bytemuck::Pod;
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
 
@@ -82,11 +83,11 @@ pub fn convert_into<T: Real, U: Real>(y: MatMut<'_, U>, x: MatRef<'_, T>) -> Res
     Ok(())
 }
 
-/// y = x between any two layouts.
+/// y = x between any two layouts, of elements of any type.
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ.
-pub fn copy_into<T: Real>(y: MatMut<'_, T>, x: MatRef<'_, T>) -> Result<(), Error> {
+pub fn copy_into<T: Pod>(y: MatMut<'_, T>, x: MatRef<'_, T>) -> Result<(), Error> {
     same("copy_into", y.shape(), x.shape())?;
     zip(
         y,
@@ -121,7 +122,7 @@ pub fn parts((rows, cols): (usize, usize)) -> impl Iterator<Item = [usize; 4]> {
 }
 
 /// Calls `f` for parts of y, until `stop` says so; y is then of no use.
-fn until<U: Real>(
+fn until<U: Pod>(
     mut y: MatMut<'_, U>,
     stop: &dyn Fn() -> bool,
     mut f: impl FnMut(MatMut<'_, U>, [usize; 4]) -> Result<(), Error>,
@@ -181,7 +182,7 @@ pub fn convert_until<T: Real, U: Real>(
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ.
-pub fn copy_until<T: Real>(
+pub fn copy_until<T: Pod>(
     y: MatMut<'_, T>,
     x: MatRef<'_, T>,
     stop: &dyn Fn() -> bool,
@@ -196,7 +197,7 @@ pub fn copy_until<T: Real>(
 ///
 /// # Errors
 /// [`Error::Shape`].
-pub fn transpose_into<T: Real>(y: MatMut<'_, T>, x: MatRef<'_, T>) -> Result<(), Error> {
+pub fn transpose_into<T: Pod>(y: MatMut<'_, T>, x: MatRef<'_, T>) -> Result<(), Error> {
     same("transpose_into", y.shape(), (x.ncols(), x.nrows()))?;
     zip(
         y,
@@ -311,7 +312,7 @@ fn as_rows<'a, T: Real, U: Real>(
 }
 
 /// Columns lie one after the other and rows do not.
-fn by_columns<T: Real>(a: MatRef<'_, T>) -> bool {
+fn by_columns<T: Pod>(a: MatRef<'_, T>) -> bool {
     a.row_stride() == 1 && a.col_stride() != 1
 }
 
@@ -340,7 +341,7 @@ fn map<T: Real>(x: MatMut<'_, T>, f: impl Fn(T) -> T + Copy) {
 }
 
 /// y = f(y, x) for every element.
-fn zip<T: Real, U: Real>(y: MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
+fn zip<T: Pod, U: Pod>(y: MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -362,7 +363,7 @@ fn zip<T: Real, U: Real>(y: MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) ->
 
 /// Rows of both lie in memory one after the other; falls back to blocks where they do not.
 #[inline(always)]
-fn each_line<T: Real, U: Real>(
+fn each_line<T: Pod, U: Pod>(
     y: &mut MatMut<'_, U>,
     x: MatRef<'_, T>,
     f: impl Fn(U, T) -> U + Copy,
@@ -383,14 +384,14 @@ fn each_line<T: Real, U: Real>(
 /// copied first, along its lines: lines whose distance is a power of two share few sets of the
 /// cache and would evict each other before they are used up.
 #[inline(always)]
-fn each_block<T: Real, U: Real>(
+fn each_block<T: Pod, U: Pod>(
     y: &mut MatMut<'_, U>,
     x: MatRef<'_, T>,
     f: impl Fn(U, T) -> U + Copy,
 ) {
     const PITCH: usize = BLOCK + 1;
     let (rows, cols) = x.shape();
-    let mut local = [[T::ZERO; PITCH]; BLOCK];
+    let mut local = [[T::zeroed(); PITCH]; BLOCK];
     for i0 in (0..rows).step_by(BLOCK) {
         for j0 in (0..cols).step_by(BLOCK) {
             let (height, width) = (BLOCK.min(rows - i0), BLOCK.min(cols - j0));

@@ -20,6 +20,7 @@
 //! | [`packed`] | rows in fewer bits |
 //! | [`statistics`] | mean, variance and range of columns, mergeable |
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
+//! | [`mod@decode`] | numbers of few bits as f32 |
 //! | `checksums` | CRC-32C of short pieces
 //! | `caches` | prefetching, and writing around the caches
 //!
@@ -30,6 +31,7 @@
 pub mod blas;
 mod caches;
 mod checksums;
+pub mod decode;
 pub mod eigen;
 pub mod elementwise;
 mod error;
@@ -65,7 +67,7 @@ pub use nearest::{
     row_squares,
 };
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
-pub use real::{Dtype, Real};
+pub use real::{Real, RealType};
 pub use reduce::{
     Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum,
     sum_of_squares,

@@ -12,20 +12,30 @@ mod sealed {
 
 /// The name of an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dtype {
+pub enum RealType {
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary64.
     F64,
 }
 
-impl Dtype {
+impl RealType {
     /// Bytes of one element.
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F64 => 8,
         }
+    }
+}
+
+/// NumPy's name.
+impl Display for RealType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+        })
     }
 }
 
@@ -47,7 +57,7 @@ pub trait Real:
     + 'static
 {
     /// Which of the two it is.
-    const DTYPE: Dtype;
+    const DTYPE: RealType;
     /// Zero.
     const ZERO: Self;
     /// One.
@@ -92,7 +102,7 @@ pub trait Real:
 macro_rules! real {
     ($type:ident, $dtype:expr, $vector:ident, $lanes:ident, $splat:ident, $slice:ident, $slice_mut:ident, $load:ident, $store:ident, $mul:ident, $mul_add:ident) => {
         impl Real for $type {
-            const DTYPE: Dtype = $dtype;
+            const DTYPE: RealType = $dtype;
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const EPSILON: Self = $type::EPSILON;
@@ -156,7 +166,7 @@ macro_rules! real {
 }
 real!(
     f32,
-    Dtype::F32,
+    RealType::F32,
     f32s,
     F32_LANES,
     splat_f32s,
@@ -169,7 +179,7 @@ real!(
 );
 real!(
     f64,
-    Dtype::F64,
+    RealType::F64,
     f64s,
     F64_LANES,
     splat_f64s,

@@ -12,7 +12,7 @@
 
 use crate::squares::{Squares, is_faithful};
 use crate::view::{row_slice, whole};
-use crate::{Dtype, Error, Real};
+use crate::{Error, Real, RealType};
 use faer::MatRef;
 
 /// Lanes of the accumulators: two AVX-512 or four AVX2 registers of f64, enough to hide the latency
@@ -199,7 +199,7 @@ fn column_roots<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) {
 /// Whether a plain sum of `count` squares is accurate enough. Squares of f32 are always within the
 /// range of f64.
 fn is_plain<T: Real>(sum: f64, count: usize) -> bool {
-    T::DTYPE == Dtype::F32 || is_faithful(sum, count)
+    T::DTYPE == RealType::F32 || is_faithful(sum, count)
 }
 
 /// Adds the sum of column j to `sums[j]`.

@@ -4,7 +4,8 @@
 //! each element being inside its slice and, in a mutable view, on no two elements sharing memory.
 #![allow(unsafe_code)]
 
-use crate::{Error, Real};
+use crate::Error;
+use bytemuck::Pod;
 use faer::{MatMut, MatRef};
 
 /// Element (i, j) of the view is `data[i * row_stride + j * col_stride]`.
@@ -14,7 +15,7 @@ use faer::{MatMut, MatRef};
 ///
 /// # Errors
 /// [`Error::View`] when an element would lie outside `data`.
-pub fn view<T: Real>(
+pub fn view<T: Pod>(
     data: &[T],
     rows: usize,
     cols: usize,
@@ -41,7 +42,7 @@ pub fn view<T: Real>(
 /// # Errors
 /// [`Error::View`] if an element would be outside `data`, or if two elements would be the same: one
 /// stride must be at least the extent of the other dimension.
-pub fn view_mut<T: Real>(
+pub fn view_mut<T: Pod>(
     data: &mut [T],
     rows: usize,
     cols: usize,
@@ -118,7 +119,7 @@ fn check(
 
 /// The whole matrix as one slice, if its rows are contiguous without gaps.
 #[inline(always)]
-pub(crate) fn whole<T: Real>(a: MatRef<'_, T>) -> Option<&[T]> {
+pub(crate) fn whole<T: Pod>(a: MatRef<'_, T>) -> Option<&[T]> {
     let (rows, cols) = a.shape();
     if rows == 0 || cols == 0 {
         return Some(&[]);
@@ -133,7 +134,7 @@ pub(crate) fn whole<T: Real>(a: MatRef<'_, T>) -> Option<&[T]> {
 
 /// As `whole`, mutable.
 #[inline(always)]
-pub(crate) fn whole_mut<'a, T: Real>(a: &'a mut MatMut<'_, T>) -> Option<&'a mut [T]> {
+pub(crate) fn whole_mut<'a, T: Pod>(a: &'a mut MatMut<'_, T>) -> Option<&'a mut [T]> {
     let len = whole(a.as_ref())?.len();
     if len == 0 {
         return Some(&mut []);
@@ -145,7 +146,7 @@ pub(crate) fn whole_mut<'a, T: Real>(a: &'a mut MatMut<'_, T>) -> Option<&'a mut
 
 /// The rows of a matrix as slices, if they are contiguous.
 #[inline(always)]
-pub(crate) fn row_slice<T: Real>(a: MatRef<'_, T>, row: usize) -> Option<&[T]> {
+pub(crate) fn row_slice<T: Pod>(a: MatRef<'_, T>, row: usize) -> Option<&[T]> {
     assert!(row < a.nrows());
     if a.ncols() == 0 {
         return Some(&[]);
@@ -160,7 +161,7 @@ pub(crate) fn row_slice<T: Real>(a: MatRef<'_, T>, row: usize) -> Option<&[T]> {
 
 /// As `row_slice`, mutable.
 #[inline(always)]
-pub(crate) fn row_slice_mut<'a, T: Real>(
+pub(crate) fn row_slice_mut<'a, T: Pod>(
     a: &'a mut MatMut<'_, T>,
     row: usize,
 ) -> Option<&'a mut [T]> {

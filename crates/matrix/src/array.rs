@@ -5,23 +5,59 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use bytemuck::Pod;
 use outcore_core::file::Writer;
 use outcore_core::panels::panels_that_fit;
-use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session, StoredFile};
+use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, StoredFile};
 use outcore_device::{Buf, Locked, Shared};
 use outcore_engine::{Extent, Plan, Region, Task};
-use outcore_kernels::{Real, copy_until, view, view_mut};
+use outcore_kernels::{copy_until, view, view_mut};
 
+use crate::decoders::decoder_of;
 use crate::layout::Layout;
 
+/// Runs `$body` with `$T` standing for a type of the size of a [`DType`]: elements are moved and not
+/// looked at.
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype.bytes() {
+            1 => {
+                type $T = u8;
+                $body
+            }
+            2 => {
+                type $T = u16;
+                $body
+            }
+            4 => {
+                type $T = f32;
+                $body
+            }
+            8 => {
+                type $T = f64;
+                $body
+            }
+            _ => {
+                type $T = [f64; 2];
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_element;
+
 /// A dense matrix or vector on SSD, or a view of one. Clones share the file.
+///
+/// An array of more dimensions is one of rows too: `cols` counts the elements of all dimensions but
+/// the first.
 #[derive(Clone)]
 pub struct Array {
     session: Session,
     pub(crate) file: Arc<StoredFile>,
     layout: Layout,
     dtype: DType,
-    ndim: u8,
+    /// Extents of a row: none of a vector, one of a matrix.
+    row_shape: Arc<[u64]>,
 }
 
 impl Array {
@@ -31,14 +67,14 @@ impl Array {
         file: Arc<StoredFile>,
         layout: Layout,
         dtype: DType,
-        ndim: u8,
+        shape: &[u64],
     ) -> Array {
         Array {
             session,
             file,
             layout,
             dtype,
-            ndim,
+            row_shape: shape[1..].into(),
         }
     }
 
@@ -65,18 +101,18 @@ impl Array {
         &self.session
     }
 
-    /// One number for a vector, two for a matrix.
+    /// One number for a vector, two for a matrix, more for an array of more dimensions.
     pub fn shape(&self) -> Vec<u64> {
-        if self.ndim == 1 {
-            vec![self.layout.rows]
-        } else {
-            vec![self.layout.rows, self.layout.cols]
+        match self.row_shape.len() {
+            // Of a slice or a transpose, the layout knows.
+            1 => vec![self.layout.rows, self.layout.cols],
+            _ => [&[self.layout.rows], &*self.row_shape].concat(),
         }
     }
 
-    /// 1 or 2.
+    /// Number of dimensions, 1 or more.
     pub fn ndim(&self) -> usize {
-        usize::from(self.ndim)
+        1 + self.row_shape.len()
     }
 
     /// Rows; of a vector, its elements.
@@ -89,9 +125,24 @@ impl Array {
         self.layout.cols
     }
 
-    /// Element type.
+    /// Type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The type that operations compute in with its elements, which are decoded on the way from the
+    /// device where they are stored in fewer bits.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for elements that operations do not take.
+    pub fn real(&self) -> Result<RealType> {
+        self.dtype.real().ok_or_else(|| Error::DType {
+            what: format!(
+                "{} is {}, which this does not compute with; a copy of it in float32 or float64 is: {0}.astype('float32', path)",
+                self.name(),
+                self.dtype
+            ),
+        })
     }
 
     /// Bytes of the elements, gaps left out.
@@ -118,9 +169,10 @@ impl Array {
         self.extent().name()
     }
 
-    /// The transpose, a view. A vector is its own.
+    /// The transpose, a view. A vector is its own; of an array of more dimensions, its matrix of
+    /// rows is transposed.
     pub fn t(&self) -> Array {
-        if self.ndim == 1 {
+        if self.row_shape.is_empty() {
             self.clone()
         } else {
             self.clone().transposed()
@@ -129,8 +181,14 @@ impl Array {
 
     /// The transpose, also of a vector, which is then a row.
     pub(crate) fn transposed(self) -> Array {
+        // Of more dimensions, the matrix of rows is.
+        let row_shape = match self.row_shape.len() {
+            0 | 1 => Arc::clone(&self.row_shape),
+            _ => [self.rows()].into(),
+        };
         Array {
             layout: self.layout.transposed(),
+            row_shape,
             ..self
         }
     }
@@ -144,12 +202,7 @@ impl Array {
         let whole = |array: &Array| {
             let region = array
                 .layout
-                .tile(
-                    extent,
-                    0..array.rows(),
-                    0..array.cols(),
-                    array.dtype.bytes(),
-                )
+                .tile(extent, 0..array.rows(), 0..array.cols())
                 .region;
             Region {
                 offset: region.offset + array.file.shift(),
@@ -172,10 +225,53 @@ impl Array {
                 self.shape()
             )));
         }
+        // A part of the columns has no more dimensions than a matrix.
+        let row_shape = match cols == (0..self.cols()) {
+            true => Arc::clone(&self.row_shape),
+            false => self.row_shape[..self.row_shape.len().min(1)].into(),
+        };
         Ok(Array {
-            layout: self.layout.sliced(rows, cols, self.dtype.bytes()),
+            layout: self.layout.sliced(rows, cols),
+            row_shape,
             ..self.clone()
         })
+    }
+
+    /// The same elements with other dimensions behind the first, a view: `[n, a, b]` as `[n, a b]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of elements or of rows, and for a matrix by columns.
+    pub fn reshaped(&self, shape: &[u64]) -> Result<Array> {
+        let row = shape.get(1..).unwrap_or_default();
+        let cols = row.iter().try_fold(1, |cols: u64, n| cols.checked_mul(*n));
+        let alike = shape.first() == Some(&self.rows()) && cols == Some(self.cols());
+        match alike && (self.layout.by_rows() || row.len() == self.row_shape.len()) {
+            true => Ok(Array {
+                row_shape: row.into(),
+                ..self.clone()
+            }),
+            false => Err(Error::shape(format!(
+                "{} of shape {:?} by {} cannot be seen as {shape:?}: rows stay, and their elements follow each other",
+                self.name(),
+                self.shape(),
+                if self.layout.by_rows() {
+                    "rows"
+                } else {
+                    "columns"
+                },
+            ))),
+        }
+    }
+
+    /// Bytes of the budget that a part takes while operations compute with it.
+    pub(crate) fn frame_bytes(&self, rows: Range<u64>, cols: Range<u64>) -> u64 {
+        let extent = Plan::new("frame").extent(self.extent());
+        let region = self.layout.tile(extent, rows, cols).region;
+        let block = u64::from(self.extent().block());
+        match decoder_of(self.dtype) {
+            Some(decoder) => region.decoded_frame_bytes(block, &decoder),
+            None => region.frame_bytes(block),
+        }
     }
 
     /// Reads the view into memory, row after row, native-endian. Holds the result besides the
@@ -205,13 +301,10 @@ impl Array {
                 into.len()
             )));
         }
-        match self.dtype {
-            DType::F32 => self.read_as::<f32>(into),
-            DType::F64 => self.read_as::<f64>(into),
-        }
+        with_element!(self.dtype, T => self.read_as::<T>(into))
     }
 
-    fn read_as<T: Real>(&self, into: Buf) -> Result<Job<Buf>> {
+    fn read_as<T: Pod>(&self, into: Buf) -> Result<Job<Buf>> {
         let mut plan = Plan::new(format!("read {}", self.name()));
         let extent = plan.extent(self.extent());
         let (whole, mut rest) = into.lend();
@@ -221,7 +314,7 @@ impl Array {
             let all = Arc::new(Mutex::new(rest));
             for (rows, cols) in self.whole_runs() {
                 let (all, left) = (Arc::clone(&all), cols.start as usize);
-                let tile = self.layout.tile(extent, rows, cols, self.dtype.bytes());
+                let tile = self.layout.tile(extent, rows, cols);
                 plan.task(Task::new("read").read(tile.region).run(move |cx| {
                     let mut all = all.locked();
                     let out = view_mut(
@@ -241,7 +334,7 @@ impl Array {
             }
         } else {
             for (rows, cols) in self.whole_runs() {
-                let tile = self.layout.tile(extent, rows, cols, self.dtype.bytes());
+                let tile = self.layout.tile(extent, rows, cols);
                 let mut piece = rest.split_to(tile.rows * pitch * size_of::<T>());
                 plan.task(Task::new("read").read(tile.region).run(move |cx| {
                     let out = view_mut(
@@ -281,13 +374,10 @@ impl Array {
                 from.len()
             )));
         }
-        match self.dtype {
-            DType::F32 => self.write_as::<f32>(from),
-            DType::F64 => self.write_as::<f64>(from),
-        }
+        with_element!(self.dtype, T => self.write_as::<T>(from))
     }
 
-    fn write_as<T: Real>(&self, from: Shared) -> Result<Job<()>> {
+    fn write_as<T: Pod>(&self, from: Shared) -> Result<Job<()>> {
         let writer = Writer::plan(&self.file);
         let mut plan = Plan::new(format!("write {}", self.name()));
         let extent = plan.extent(&writer.extent());
@@ -298,8 +388,13 @@ impl Array {
                 (rows.end - 1) * pitch + cols.end,
             );
             let piece = from.slice(first as usize * size_of::<T>()..last as usize * size_of::<T>());
-            let tile = self.layout.tile(extent, rows, cols, self.dtype.bytes());
-            plan.task(Task::new("write").write(tile.region).run(move |cx| {
+            let tile = self.layout.tile(extent, rows, cols);
+            let span = tile.short_rows_as_one();
+            let task = match span {
+                Some(span) => Task::new("write").update(span),
+                None => Task::new("write").write(tile.region),
+            };
+            plan.task(task.run(move |cx| {
                 let values = view(
                     bytemuck::cast_slice::<u8, T>(&piece),
                     tile.rows,
@@ -308,11 +403,12 @@ impl Array {
                     1,
                 )?;
                 let stop = || cx.cancelled.load(Ordering::Relaxed);
-                Ok(copy_until(
-                    tile.of_mut::<T>(&mut cx.blocks[0])?,
-                    values,
-                    &stop,
-                )?)
+                let block = &mut cx.blocks[0];
+                let into = match span {
+                    Some(_) => tile.within_mut::<T>(block)?,
+                    None => tile.of_mut::<T>(block)?,
+                };
+                Ok(copy_until(into, values, &stop)?)
             }));
         }
         plan.bound(self.nbytes());
@@ -351,14 +447,12 @@ impl Array {
         if self.nbytes() == 0 {
             return Vec::new();
         }
-        let (extent, element) = (
-            Plan::new("panels").extent(self.extent()),
-            self.dtype.bytes(),
-        );
+        let extent = Plan::new("panels").extent(self.extent());
         let block = u64::from(self.extent().block());
-        panels_that_fit(layout.rows, layout.cols * element, self.share(), |rows| {
+        let row_bytes = layout.cols * layout.element;
+        panels_that_fit(layout.rows, row_bytes, self.share(), |rows| {
             layout
-                .tile(extent, rows, 0..layout.cols, element)
+                .tile(extent, rows, 0..layout.cols)
                 .region
                 .frame_bytes(block)
         })

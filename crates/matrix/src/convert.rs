@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use bytemuck::Pod;
 use outcore_core::panels::{cut, panels};
-use outcore_core::{DType, Job, MemorySplit, Order, Result, Session};
-use outcore_engine::{Plan, Task};
-use outcore_kernels::{Real, convert_until};
+use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, with_real};
+use outcore_engine::{ExtentRef, Plan, Task};
+use outcore_kernels::{self as kernels, MatMut, MatRef, convert_until, copy_until};
 
-use crate::array::Array;
+use crate::array::{Array, with_element};
 use crate::layout::Layout;
 use crate::operand::Operand;
 use crate::output::Output;
@@ -39,36 +40,53 @@ pub fn convert(
     dtype: DType,
     order: Order,
 ) -> Result<Job<Array>> {
-    match (x.dtype(), dtype) {
-        (DType::F32, DType::F32) => convert_as::<f32, f32>(session, &x, out, dtype, order),
-        (DType::F32, DType::F64) => convert_as::<f32, f64>(session, &x, out, dtype, order),
-        (DType::F64, DType::F32) => convert_as::<f64, f32>(session, &x, out, dtype, order),
-        (DType::F64, DType::F64) => convert_as::<f64, f64>(session, &x, out, dtype, order),
+    if let Operand::Stored(array) = &x
+        && array.dtype() == dtype
+    {
+        let stored = |plan: &mut Plan| plan.extent(array.extent());
+        return with_element!(dtype, T => {
+            let step = |y: MatMut<'_, T>, x: MatRef<'_, T>, stop: Stop<'_>| copy_until(y, x, stop);
+            convert_as::<T, T>(session, &x, out, dtype, order, stored, step)
+        });
     }
+    let to = RealType::try_from(dtype).map_err(|what| Error::DType { what })?;
+    let decoded = |plan: &mut Plan| x.extent(plan);
+    with_real!(x.real()?, T => with_real!(to, U => {
+        let step = |y: MatMut<'_, U>, x: MatRef<'_, T>, stop: Stop<'_>| convert_until(y, x, stop);
+        convert_as::<T, U>(session, &x, out, dtype, order, decoded, step)
+    }))
 }
 
-fn convert_as<T: Real, U: Real>(
+type Stop<'a> = &'a dyn Fn() -> bool;
+
+/// `step` makes a part of the result of a part of `x`, which tasks find in the extent `from`.
+fn convert_as<T: Pod, U: Pod>(
     session: &Session,
     x: &Operand,
     out: Output,
     dtype: DType,
     order: Order,
+    from: impl FnOnce(&mut Plan) -> ExtentRef,
+    step: impl Fn(MatMut<'_, U>, MatRef<'_, T>, Stop<'_>) -> std::result::Result<(), kernels::Error>
+    + Copy
+    + Send
+    + 'static,
 ) -> Result<Job<Array>> {
     out.check_distinct(&[x])?;
     let mut plan = Plan::new(format!("convert {}", x.name()));
     let target = out.target(session, dtype, &x.shape(), order, &mut plan)?;
     // The way to write comes first: a file that is also read is read by the same way.
     let into = plan.extent(&target.extent);
-    let from = x.extent(&mut plan);
+    let from = from(&mut plan);
     let (layout, out_layout) = (x.layout(), target.array.layout());
     for (rows, cols) in convert_tiles(
         session,
         &layout,
         &out_layout,
-        [x.dtype().bytes(), dtype.bytes()],
+        [size_of::<T>() as u64, dtype.bytes()],
     ) {
-        let source = layout.tile(from, rows.clone(), cols.clone(), x.dtype().bytes());
-        let sink = out_layout.tile(into, rows, cols, dtype.bytes());
+        let source = layout.tile(from, rows.clone(), cols.clone());
+        let sink = out_layout.tile(into, rows, cols);
         plan.task(
             Task::new("convert")
                 .read(source.region)
@@ -79,11 +97,8 @@ fn convert_as<T: Real, U: Real>(
                     };
                     // A row may be longer than a panel.
                     let stop = || cx.cancelled.load(Ordering::Relaxed);
-                    Ok(convert_until(
-                        sink.of_mut::<U>(sink_block)?,
-                        source.of::<T>(source_block)?,
-                        &stop,
-                    )?)
+                    let (y, x) = (sink.of_mut::<U>(sink_block)?, source.of::<T>(source_block)?);
+                    Ok(step(y, x, &stop)?)
                 }),
         );
     }

@@ -5,11 +5,16 @@
 
 use std::ops::Range;
 
+use bytemuck::Pod;
 use outcore_core::file::FILE_BLOCK_BYTES;
 use outcore_core::format::Dense;
 use outcore_core::{Order, Result};
 use outcore_engine::{Block, ExtentRef, Region};
-use outcore_kernels::{MatMut, MatRef, Real, view, view_mut};
+use outcore_kernels::{MatMut, MatRef, view, view_mut};
+
+/// What writing a row by itself costs, in bytes that are read and written in order: the sectors at
+/// its ends are read and written too, each by a request.
+const ROW_COST_BYTES: u64 = 16 << 10;
 
 /// Element (i, j) is `i * row_stride + j * col_stride` elements behind `offset` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +29,16 @@ pub struct Layout {
     pub row_stride: u64,
     /// Elements from one column to the next.
     pub col_stride: u64,
+    /// Bytes of an element.
+    pub element: u64,
 }
 
 impl Layout {
     /// Rows follow each other without a gap, and not all of them begin where a block of the file
     /// system does.
-    pub fn is_dense_by_rows_across_blocks(&self, element: u64) -> bool {
+    pub fn is_dense_by_rows_across_blocks(&self) -> bool {
         let aligned = |bytes: u64| bytes.is_multiple_of(FILE_BLOCK_BYTES);
-        let aligned = aligned(self.offset) && aligned(self.row_stride * element);
+        let aligned = aligned(self.offset) && aligned(self.row_stride * self.element);
         self.col_stride == 1 && self.row_stride == self.cols && !aligned
     }
 
@@ -48,6 +55,7 @@ impl Layout {
             cols: dense.cols,
             row_stride,
             col_stride,
+            element: dense.dtype.bytes(),
         }
     }
 
@@ -63,10 +71,10 @@ impl Layout {
     }
 
     /// Some of its rows and columns.
-    pub(crate) fn sliced(&self, rows: Range<u64>, cols: Range<u64>, element: u64) -> Layout {
+    pub(crate) fn sliced(&self, rows: Range<u64>, cols: Range<u64>) -> Layout {
         let skipped = rows.start * self.row_stride + cols.start * self.col_stride;
         Layout {
-            offset: self.offset + skipped * element,
+            offset: self.offset + skipped * self.element,
             rows: rows.end - rows.start,
             cols: cols.end - cols.start,
             ..*self
@@ -82,24 +90,18 @@ impl Layout {
     }
 
     /// A block of it, as a region of an extent.
-    pub fn tile(
-        &self,
-        extent: ExtentRef,
-        rows: Range<u64>,
-        cols: Range<u64>,
-        element: u64,
-    ) -> Tile {
-        let part = self.sliced(rows, cols, element);
+    pub fn tile(&self, extent: ExtentRef, rows: Range<u64>, cols: Range<u64>) -> Tile {
+        let part = self.sliced(rows, cols);
         let by_rows = self.by_rows();
         let (runs, length, stride) = match by_rows {
             true => (part.rows, part.cols, part.row_stride),
             false => (part.cols, part.rows, part.col_stride),
         };
-        let row_bytes = length * element;
+        let row_bytes = length * self.element;
         let stride = if runs <= 1 {
             row_bytes
         } else {
-            (stride * element).max(row_bytes)
+            (stride * self.element).max(row_bytes)
         };
         let region = Region {
             extent,
@@ -135,6 +137,36 @@ impl Tile {
         self.by_rows || self.cols <= 1 && self.rows <= 1
     }
 
+    /// All bytes from the first to the last, to be read and written as one where rows are short and
+    /// not far apart: a request a row costs more than the bytes between them.
+    pub(crate) fn short_rows_as_one(&self) -> Option<Region> {
+        let Region {
+            row_bytes,
+            stride,
+            rows,
+            ..
+        } = self.region;
+        let is_cheaper = rows > 1 && stride > row_bytes && stride <= ROW_COST_BYTES + row_bytes;
+        is_cheaper.then(|| {
+            let bytes = (rows - 1) * stride + row_bytes;
+            Region::span(self.region.extent, self.region.offset, bytes)
+        })
+    }
+
+    /// The block's elements, in a block of all bytes from the first to the last.
+    pub(crate) fn within_mut<'a, T: Pod>(&self, block: &'a mut Block) -> Result<MatMut<'a, T>> {
+        let apart = self.region.stride as usize / size_of::<T>();
+        let (row_stride, col_stride) = if self.by_rows { (apart, 1) } else { (1, apart) };
+        let (rows, cols) = (self.rows, self.cols);
+        Ok(view_mut(
+            block.slice_mut::<T>(),
+            rows,
+            cols,
+            row_stride,
+            col_stride,
+        )?)
+    }
+
     /// The same bytes as the transposed block.
     pub fn transposed(self) -> Tile {
         Tile {
@@ -154,7 +186,7 @@ impl Tile {
     }
 
     /// The block's elements.
-    pub fn of<'a, T: Real>(&self, block: &'a Block) -> Result<MatRef<'a, T>> {
+    pub fn of<'a, T: Pod>(&self, block: &'a Block) -> Result<MatRef<'a, T>> {
         let (row_stride, col_stride) = self.strides::<T>(block);
         Ok(view(
             block.slice::<T>(),
@@ -166,7 +198,7 @@ impl Tile {
     }
 
     /// The block's elements, to be changed.
-    pub fn of_mut<'a, T: Real>(&self, block: &'a mut Block) -> Result<MatMut<'a, T>> {
+    pub fn of_mut<'a, T: Pod>(&self, block: &'a mut Block) -> Result<MatMut<'a, T>> {
         let (row_stride, col_stride) = self.strides::<T>(block);
         Ok(view_mut(
             block.slice_mut::<T>(),

@@ -8,12 +8,14 @@
 
 mod array;
 mod convert;
+mod decoders;
 mod layout;
 mod opening;
 mod operand;
 mod output;
 mod rows;
 pub mod sparse;
+mod take;
 
 pub use array::Array;
 pub use convert::convert;

@@ -68,7 +68,7 @@ impl Array {
 
     fn of(session: &Session, file: Arc<StoredFile>, dense: &Dense) -> Array {
         let layout = Layout::of(dense);
-        Array::new(session.clone(), file, layout, dense.dtype, dense.ndim)
+        Array::new(session.clone(), file, layout, dense.dtype, &dense.shape)
     }
 
     /// Opens a raw file by its description: `offset` bytes before the first element,

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use outcore_core::DType;
 use outcore_core::panels::panels_that_fit;
+use outcore_core::{DType, RealType, Result};
 use outcore_device::Shared;
 use outcore_engine::{ExtentRef, Plan};
 
 use crate::array::Array;
-use crate::layout::Layout;
+use crate::decoders::decoder_of;
+use crate::layout::{Layout, Tile};
 
 /// A matrix that an operation reads: on SSD, or in memory where it fits.
 #[derive(Clone)]
@@ -19,8 +20,8 @@ pub enum Operand {
     Memory {
         /// The bytes from the first to the last element.
         bytes: Shared,
-        /// Element type.
-        dtype: DType,
+        /// Type of the elements.
+        dtype: RealType,
         /// Rows.
         rows: u64,
         /// Columns.
@@ -63,12 +64,29 @@ impl Operand {
         }
     }
 
-    /// Element type.
+    /// Type of the elements as they are stored.
     pub fn dtype(&self) -> DType {
         match self {
             Operand::Stored(array) => array.dtype(),
-            Operand::Memory { dtype, .. } => *dtype,
+            Operand::Memory { dtype, .. } => DType::from(*dtype),
         }
+    }
+
+    /// The type that operations compute in with its elements.
+    ///
+    /// # Errors
+    /// As of [`Array::real`].
+    pub fn real(&self) -> Result<RealType> {
+        match self {
+            Operand::Stored(array) => array.real(),
+            Operand::Memory { dtype, .. } => Ok(*dtype),
+        }
+    }
+
+    /// Bytes of an element while operations compute with it.
+    fn loaded_element_bytes(&self) -> u64 {
+        let dtype = self.dtype();
+        decoder_of(dtype).map_or(1, |decoder| decoder.factor as u64) * dtype.bytes()
     }
 
     /// What errors call it.
@@ -111,6 +129,7 @@ impl Operand {
                 cols,
                 row_stride,
                 col_stride,
+                dtype,
                 ..
             } => Layout {
                 offset: 0,
@@ -118,21 +137,17 @@ impl Operand {
                 cols,
                 row_stride,
                 col_stride,
+                element: dtype.bytes() as u64,
             },
         }
     }
 
-    /// Bytes of the budget that some rows of it take.
-    pub fn frame_bytes(&self, rows: Range<u64>) -> u64 {
+    /// Bytes of the budget that a part of it takes.
+    pub fn frame_bytes(&self, rows: Range<u64>, cols: Range<u64>) -> u64 {
         let Operand::Stored(array) = self else {
             return 0;
         };
-        let extent = Plan::new("frame").extent(array.extent());
-        array
-            .layout()
-            .tile(extent, rows, 0..array.cols(), array.dtype().bytes())
-            .region
-            .frame_bytes(u64::from(array.extent().block()))
+        array.frame_bytes(rows, cols)
     }
 
     /// Its rows in panels that take at most `panel_bytes` bytes of frames, or one row.
@@ -142,9 +157,9 @@ impl Operand {
 
     /// The same with `row_bytes` bytes of something else beside each row.
     pub fn panels_beside(&self, row_bytes: u64, panel_bytes: u64) -> Vec<Range<u64>> {
-        let bytes_each = self.cols() * self.dtype().bytes() + row_bytes;
+        let bytes_each = self.cols() * self.loaded_element_bytes() + row_bytes;
         let panels = panels_that_fit(self.rows(), bytes_each, panel_bytes, |rows| {
-            self.frame_bytes(rows)
+            self.frame_bytes(rows, 0..self.cols())
         });
         let rows = panels.last().map_or(0, |last| last.end);
         assert_eq!(rows, self.rows(), "every row is in a panel");
@@ -169,10 +184,15 @@ impl Operand {
     /// Bytes of the budget that all of it takes, row by row.
     pub fn waiting_bytes(&self) -> u64 {
         if self.layout().by_rows() {
-            self.frame_bytes(0..self.rows())
+            self.frame_bytes(0..self.rows(), 0..self.cols())
         } else {
-            self.bytes()
+            self.rows() * self.cols() * self.loaded_element_bytes()
         }
+    }
+
+    /// A part of it, as tasks declare it.
+    pub fn tile(&self, extent: ExtentRef, rows: Range<u64>, cols: Range<u64>) -> Tile {
+        self.layout().tile(extent, rows, cols)
     }
 
     /// Whether it has one dimension.
@@ -180,10 +200,14 @@ impl Operand {
         self.shape().len() == 1
     }
 
-    /// The operand as an extent of a plan.
+    /// The operand as an extent of a plan, whose tasks find elements of its [real](Operand::real)
+    /// type.
     pub fn extent(&self, plan: &mut Plan) -> ExtentRef {
         match self {
-            Operand::Stored(array) => plan.extent(array.extent()),
+            Operand::Stored(array) => match decoder_of(array.dtype()) {
+                Some(decoder) => plan.decoded(array.extent(), decoder),
+                None => plan.extent(array.extent()),
+            },
             Operand::Memory { bytes, .. } => plan.resident("array in memory", bytes.clone()),
         }
     }

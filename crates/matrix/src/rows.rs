@@ -1,6 +1,6 @@
 //! Rows of a matrix, wherever they are.
 
-use outcore_core::{DType, Result};
+use outcore_core::{RealType, Result};
 
 use crate::array::Array;
 use crate::operand::Operand;
@@ -31,11 +31,14 @@ impl Rows {
         }
     }
 
-    /// Element type.
-    pub fn dtype(&self) -> DType {
+    /// The type that operations compute in with its elements.
+    ///
+    /// # Errors
+    /// As of [`Array::real`].
+    pub fn real(&self) -> Result<RealType> {
         match self {
-            Rows::Sparse(a) => a.dtype(),
-            Rows::Dense(x) => x.dtype(),
+            Rows::Sparse(a) => Ok(a.real()),
+            Rows::Dense(x) => x.real(),
         }
     }
 

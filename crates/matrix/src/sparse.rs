@@ -20,7 +20,7 @@ use outcore_core::file::{DESCRIPTION_BYTES, read_text, read_vector_head};
 use outcore_core::format::Vector;
 use outcore_core::panels::cut;
 use outcore_core::{
-    DType, Element, Error, FormatError, Job, MemorySplit, Result, Session, StoredFile, with_real,
+    DType, Error, FormatError, Job, MemorySplit, RealType, Result, Session, StoredFile, with_real,
 };
 use outcore_device::{Buf, Locked, Shared};
 use outcore_engine::{ExtentRef, Plan, Region, Task};
@@ -98,7 +98,7 @@ struct Parts {
     lines: u64,
     width: u64,
     entries: u64,
-    dtype: DType,
+    real: RealType,
     form: Form,
     cuts: Vec<Cut>,
 }
@@ -227,7 +227,7 @@ impl Integers {
     pub fn open(session: &Session, path: impl AsRef<Path>) -> Result<Integers> {
         let part = BackedVector::open(session, path.as_ref())?;
         match part.vector.element {
-            Element::I64 => Ok(Integers {
+            DType::I64 => Ok(Integers {
                 session: session.clone(),
                 part,
             }),
@@ -384,22 +384,23 @@ impl Sparse {
             ..
         } = description;
         let found = values.as_ref().map(|part| part.vector.element);
-        let dtype = match (found, dtype) {
-            (Some(Element::Real(found)), said) if said.is_none_or(|said| said == found) => found,
-            (None, said) => said.unwrap_or(DType::F32),
-            (Some(found), said) => {
-                let said = said.map_or_else(
-                    || "float32 or float64 is needed".to_owned(),
-                    |said| format!("{} says {said}", names::DESCRIPTION),
-                );
-                let object = path.join(names::VALUES).display().to_string();
-                return Err(FormatError::Unsupported {
-                    object,
-                    reason: format!("dtype {found}, where {said}"),
-                }
-                .into());
-            }
+        let real = match (found, dtype) {
+            (Some(found), Some(said)) if said != found => Err(format!(
+                "dtype {found}, where {} says {said}",
+                names::DESCRIPTION
+            )),
+            (Some(either), _) | (None, Some(either)) => RealType::try_from(either),
+            (None, None) => Ok(RealType::F32),
         };
+        let real = real.map_err(|reason| {
+            let name = if found.is_some() {
+                names::VALUES
+            } else {
+                names::DESCRIPTION
+            };
+            let object = path.join(name).display().to_string();
+            FormatError::Unsupported { object, reason }
+        })?;
         if nonzeros.is_some_and(|said| said != indices.vector.len) {
             let reason = format!(
                 "it says {} entries, {} has {}",
@@ -424,7 +425,7 @@ impl Sparse {
                 lines,
                 width,
                 entries: indices.vector.len,
-                dtype,
+                real,
                 form: Form::Arrays {
                     offsets,
                     indices,
@@ -443,7 +444,7 @@ impl Sparse {
         name: String,
         format: Compressed,
         [lines, width]: [u64; 2],
-        dtype: DType,
+        real: RealType,
         files: Vec<(Vector, Arc<StoredFile>)>,
         stop: Stop<'_>,
     ) -> Result<Sparse> {
@@ -471,7 +472,7 @@ impl Sparse {
                 lines,
                 width,
                 entries,
-                dtype,
+                real,
                 form,
                 cuts: Vec::new(),
             },
@@ -499,9 +500,13 @@ impl Sparse {
             }
             .into());
         };
+        let real = RealType::try_from(dtype).map_err(|reason| FormatError::Unsupported {
+            object: object.clone(),
+            reason,
+        })?;
         let numbers = BackedVector::open(session, &tiles)?;
         let vector = numbers.vector;
-        if vector.element != Element::I64 || !vector.len.is_multiple_of(tiles::NUMBERS as u64) {
+        if vector.element != DType::I64 || !vector.len.is_multiple_of(tiles::NUMBERS as u64) {
             let reason = format!("int64 in rows of {} is needed", tiles::NUMBERS);
             return Err(FormatError::Unsupported {
                 object: tiles.display().to_string(),
@@ -516,7 +521,7 @@ impl Sparse {
             &tiles.display().to_string(),
             &numbers,
             entries_file,
-            dtype,
+            real,
             sides,
             entries,
         )?;
@@ -525,7 +530,7 @@ impl Sparse {
             Some(path.to_owned()),
             description.format,
             sides,
-            dtype,
+            real,
             entries,
             tiled,
         )
@@ -536,7 +541,7 @@ impl Sparse {
         path: Option<PathBuf>,
         format: Compressed,
         [lines, width]: [u64; 2],
-        dtype: DType,
+        real: RealType,
         entries: u64,
         tiled: Tiled,
     ) -> Result<Sparse> {
@@ -551,7 +556,7 @@ impl Sparse {
                 lines,
                 width,
                 entries,
-                dtype,
+                real,
                 form: Form::Tiled(tiled),
                 cuts: Vec::new(),
             },
@@ -569,11 +574,11 @@ impl Sparse {
         session: &Session,
         format: Compressed,
         shape: [u64; 2],
-        offsets: (Element, Shared),
-        indices: (Element, Shared),
-        values: Option<(DType, Shared)>,
+        offsets: (DType, Shared),
+        indices: (DType, Shared),
+        values: Option<(RealType, Shared)>,
     ) -> Result<Sparse> {
-        let part = |(element, bytes): (Element, Shared)| {
+        let part = |(element, bytes): (DType, Shared)| {
             let vector = Vector {
                 data_offset: 0,
                 ..Vector::new(element, bytes.len() as u64 / element.bytes())
@@ -583,9 +588,9 @@ impl Sparse {
                 backing: Backing::Memory(bytes),
             }
         };
-        let dtype = values.as_ref().map_or(DType::F32, |(dtype, _)| *dtype);
+        let real = values.as_ref().map_or(RealType::F32, |(real, _)| *real);
         let [lines, width] = format.lines_first(shape);
-        let values = values.map(|(dtype, bytes)| part((Element::Real(dtype), bytes)));
+        let values = values.map(|(real, bytes)| part((real.into(), bytes)));
         let (offsets, indices) = (part(offsets), part(indices));
         let parts = Parts {
             name: "sparse matrix in memory".into(),
@@ -593,7 +598,7 @@ impl Sparse {
             lines,
             width,
             entries: indices.vector.len,
-            dtype,
+            real,
             form: Form::Arrays {
                 offsets,
                 indices,
@@ -640,11 +645,16 @@ impl Sparse {
 
     /// Type of the values.
     pub fn dtype(&self) -> DType {
-        self.parts.dtype
+        self.real().into()
+    }
+
+    /// The type that operations compute in with its values: their own.
+    pub fn real(&self) -> RealType {
+        self.parts.real
     }
 
     /// Type of the column (or row) numbers; of tiles, that of arrays with the same numbers.
-    pub fn index_element(&self) -> Element {
+    pub fn index_element(&self) -> DType {
         match &self.parts.form {
             Form::Arrays { indices, .. } => indices.vector.element,
             Form::Tiled(_) => SparseShape::index_for(self.parts.width),
@@ -812,7 +822,7 @@ impl Sparse {
         ] = [into.offsets.lend(), into.indices.lend(), into.values.lend()];
         match &self.parts.form {
             Form::Tiled(_) => {
-                with_real!(self.dtype(), T => {
+                with_real!(self.real(), T => {
                     self.decoded::<T>(&mut plan, [&mut offsets_rest, &mut indices_rest, &mut values_rest]);
                 });
             }
@@ -823,7 +833,7 @@ impl Sparse {
             } => {
                 self.copy_offsets(&mut plan, offsets, &mut offsets_rest);
                 let size = self.index_element().bytes();
-                let plainly = |from: &[u8], _: Element, to: &mut [u8]| to.copy_from_slice(from);
+                let plainly = |from: &[u8], _: DType, to: &mut [u8]| to.copy_from_slice(from);
                 self.copies(
                     &mut plan,
                     indices,
@@ -832,22 +842,22 @@ impl Sparse {
                     &mut indices_rest,
                     plainly,
                 );
-                match (values, self.dtype()) {
-                    (Some(part), dtype) => {
+                match (values, self.real()) {
+                    (Some(part), real) => {
                         self.copies(
                             &mut plan,
                             part,
                             self.entries.clone(),
-                            dtype.bytes(),
+                            real.bytes() as u64,
                             &mut values_rest,
                             plainly,
                         );
                     }
                     _ if values_rest.is_empty() => {}
-                    (None, DType::F32) => {
+                    (None, RealType::F32) => {
                         bytemuck::cast_slice_mut::<u8, f32>(&mut values_rest).fill(1.0)
                     }
-                    (None, DType::F64) => {
+                    (None, RealType::F64) => {
                         bytemuck::cast_slice_mut::<u8, f64>(&mut values_rest).fill(1.0)
                     }
                 }
@@ -881,7 +891,7 @@ impl Sparse {
             move |from, element, to| {
                 let to = bytemuck::cast_slice_mut::<u8, i64>(to);
                 match element {
-                    Element::I32 => {
+                    DType::I32 => {
                         to.iter_mut()
                             .zip(bytemuck::cast_slice::<u8, i32>(from))
                             .for_each(|(to, &from)| *to = i64::from(from));
@@ -936,7 +946,7 @@ impl Sparse {
         range: Range<u64>,
         size: u64,
         into: &mut Buf,
-        copy: impl Fn(&[u8], Element, &mut [u8]) + Clone + Send + 'static,
+        copy: impl Fn(&[u8], DType, &mut [u8]) + Clone + Send + 'static,
     ) {
         let (extent, element) = (part.extent(plan), part.vector.element);
         let at_once = MemorySplit::new(&self.session).block_bytes(1 << 20) / size;
@@ -1016,7 +1026,7 @@ impl Parts {
         else {
             return Ok(());
         };
-        if !matches!(offsets.vector.element, Element::I32 | Element::I64) {
+        if !matches!(offsets.vector.element, DType::I32 | DType::I64) {
             return refuse(
                 offsets,
                 format!(
@@ -1025,10 +1035,7 @@ impl Parts {
                 ),
             );
         }
-        if !matches!(
-            indices.vector.element,
-            Element::U16 | Element::I32 | Element::I64
-        ) {
+        if !matches!(indices.vector.element, DType::U16 | DType::I32 | DType::I64) {
             return refuse(
                 indices,
                 format!(
@@ -1064,8 +1071,8 @@ impl Parts {
             );
         }
         let most = match indices.vector.element {
-            Element::U16 => 1 << 16,
-            Element::I32 => 1 << 31,
+            DType::U16 => 1 << 16,
+            DType::I32 => 1 << 31,
             _ => 1 << 63,
         };
         match *width <= most {

@@ -30,7 +30,7 @@
 pub use outcore_compute::{kmeans, linalg, operator, pass, pca};
 pub use outcore_core::limits::{memory_allowed, memory_cap};
 pub use outcore_core::{
-    DType, Element, Error, FormatError, Info, Job, Order, Result, Running, Session, Settings,
+    DType, Error, FormatError, Info, Job, Order, RealType, Result, Running, Session, Settings,
     Stage, WrapDevice, format, reader,
 };
 pub use outcore_device as device;

@@ -11,7 +11,7 @@ use outcore::linalg::{
 };
 use outcore::pca::{Components, fit};
 use outcore::{
-    Array, Buf, Compressed, DType, Element, Norm, Order, Output, Session, Settings, Shared, Sparse,
+    Array, Buf, Compressed, DType, Norm, Order, Output, Session, Settings, Shared, Sparse,
 };
 
 const BUDGET: u64 = 8 << 20;
@@ -101,10 +101,7 @@ impl Place {
             offsets.push(indices.len() as i64);
         }
         let session = session(self.folder.path(), 64 << 20, 2);
-        let (offsets, places) = (
-            (Element::I64, bytes(&offsets)),
-            (Element::I32, bytes(&indices)),
-        );
+        let (offsets, places) = ((DType::I64, bytes(&offsets)), (DType::I32, bytes(&indices)));
         let values = Some((DType::F32, bytes(&numbers(indices.len(), 9))));
         let shape = [rows as u64, cols as u64];
         let made =

@@ -15,8 +15,8 @@ use outcore::pca::{Components, fit};
 use outcore::samples::{Dataset, DatasetWriter, Field, Kind, WriterOptions};
 use outcore::sparse::compress;
 use outcore::{
-    Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session,
-    Settings, Sparse, WrapDevice,
+    Array, Buf, Compressed, DType, Error, Norm, Operand, Order, Output, Result, Session, Settings,
+    Sparse, WrapDevice,
 };
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 use outcore_store::{Error as StoreError, Formatted};
@@ -370,8 +370,8 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
             .enumerate()
             .for_each(|(at, into)| *into = (at % 7) as f32 - 3.0);
         let (offsets, indices) = (
-            (Element::I64, offsets.freeze()),
-            (Element::I32, indices.freeze()),
+            (DType::I64, offsets.freeze()),
+            (DType::I32, indices.freeze()),
         );
         let shape = [lines as u64, WORDS];
         let values = Some((DType::F32, values.freeze()));

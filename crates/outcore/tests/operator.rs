@@ -13,8 +13,7 @@ use outcore::linalg::eigh_largest;
 use outcore::operator::{Centred, Gram, Matrix, Operator, Symmetric};
 use outcore::pass::Rows;
 use outcore::{
-    Array, Buf, Compressed, DType, Element, Error, Order, Result, Session, Settings, Shared,
-    Sparse, Stage,
+    Array, Buf, Compressed, DType, Error, Order, Result, Session, Settings, Shared, Sparse, Stage,
 };
 
 const ROWS: usize = 900;
@@ -285,8 +284,8 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
             offsets.push(indices.len() as i64);
         }
         let (offsets, indices) = (
-            (Element::I64, shared(&offsets)),
-            (Element::I32, shared(&indices)),
+            (DType::I64, shared(&offsets)),
+            (DType::I32, shared(&indices)),
         );
         Sparse::in_memory(
             &place,

@@ -12,7 +12,7 @@ use histogram::Histogram;
 use outcore::kernels::MatRef;
 use outcore::pass::{Fold, Rows, fold};
 use outcore::{
-    Array, Buf, Compressed, DType, Element, Error, Order, Result, Session, Settings, Shared, Sparse,
+    Array, Buf, Compressed, DType, Error, Order, Result, Session, Settings, Shared, Sparse,
 };
 
 const ROWS: usize = 5_000;
@@ -71,8 +71,8 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
             &session,
             Compressed::Rows,
             [ROWS as u64, COLUMNS as u64],
-            (Element::I64, shared(&offsets)),
-            (Element::I32, shared(&places)),
+            (DType::I64, shared(&offsets)),
+            (DType::I32, shared(&places)),
             Some((DType::F32, shared(&values))),
         );
         for rows in [

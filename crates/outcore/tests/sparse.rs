@@ -9,8 +9,8 @@ use outcore::linalg::{
 use outcore::pass::Rows;
 use outcore::sparse::compress;
 use outcore::{
-    Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Session, Settings,
-    Shared, Sparse,
+    Array, Buf, Compressed, DType, Error, Norm, Operand, Order, Output, Session, Settings, Shared,
+    Sparse,
 };
 use proptest::prelude::*;
 
@@ -129,8 +129,8 @@ impl Made {
     fn in_memory(&self, session: &Session) -> Sparse {
         let shape = [self.rows as u64, self.cols as u64];
         let (offsets, indices) = (
-            (Element::I64, bytes(&self.offsets)),
-            (Element::I32, bytes(&self.indices)),
+            (DType::I64, bytes(&self.offsets)),
+            (DType::I32, bytes(&self.indices)),
         );
         Sparse::in_memory(
             session,

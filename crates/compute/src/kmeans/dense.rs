@@ -116,12 +116,8 @@ impl<T: Real> Lloyd<T, Dense<T>> {
     fn dense_piece(&self, extent: ExtentRef, block: usize, rows: Range<usize>) -> BlockPiece<T> {
         let first = self.blocks[block].start;
         let global = first + rows.start as u64..first + rows.end as u64;
-        let tile = self.source.x.layout().tile(
-            extent,
-            global,
-            0..self.shape.features as u64,
-            size_of::<T>() as u64,
-        );
+        let features = 0..self.shape.features as u64;
+        let tile = self.source.x.layout().tile(extent, global, features);
         BlockPiece::dense(rows, tile)
     }
 

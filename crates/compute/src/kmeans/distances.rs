@@ -36,10 +36,10 @@ pub fn distances(session: &Session, x: Rows, centers: &[f64], out: Output) -> Re
             centers.len()
         )));
     }
-    let (dtype, blas) = (x.dtype(), session.blas().clone());
-    with_real!(dtype, T => match &x {
-        Rows::Dense(_) => map_into::<T, _>(session, "distances", &x, Centered::new(centers, d, blas), dtype, out),
-        Rows::Sparse(_) => map_into::<T, _>(session, "distances", &x, Across::new(centers, d), dtype, out),
+    let (real, blas) = (x.real()?, session.blas().clone());
+    with_real!(real, T => match &x {
+        Rows::Dense(_) => map_into::<T, _>(session, "distances", &x, Centered::new(centers, d, blas), real.into(), out),
+        Rows::Sparse(_) => map_into::<T, _>(session, "distances", &x, Across::new(centers, d), real.into(), out),
     })
 }
 

@@ -36,7 +36,7 @@ pub fn take_rows(session: &Session, x: &Rows, rows: &[u64]) -> Result<Job<Vec<f6
     }
     let mut plan = Plan::new("take rows");
     let taken = Arc::new(Mutex::new(vec![0.0; rows.len() * x.width() as usize]));
-    with_real!(x.dtype(), T => match x {
+    with_real!(x.real()?, T => match x {
         Rows::Dense(x) => take_dense::<T>(&mut plan, x, rows, &taken),
         Rows::Sparse(x) => take_sparse::<T>(&mut plan, x, MemorySplit::new(session).panel_bytes(), rows, &taken),
     });
@@ -48,12 +48,12 @@ pub fn take_rows(session: &Session, x: &Rows, rows: &[u64]) -> Result<Job<Vec<f6
 type Taken = Arc<Mutex<Vec<f64>>>;
 
 fn take_dense<T: Real>(plan: &mut Plan, x: &Operand, rows: &[u64], taken: &Taken) {
-    let (d, element) = (x.cols() as usize, size_of::<T>() as u64);
+    let d = x.cols() as usize;
     let (extent, layout) = (x.extent(plan), x.layout());
     for (number, some) in rows.chunks(TASK_ROWS).enumerate() {
         let tiles: Vec<_> = some
             .iter()
-            .map(|&row| layout.tile(extent, row..row + 1, 0..d as u64, element))
+            .map(|&row| layout.tile(extent, row..row + 1, 0..d as u64))
             .collect();
         let taken = Arc::clone(taken);
         let task = tiles

@@ -25,7 +25,8 @@ pub struct Affine {
     pub after: Vec<f64>,
 }
 
-/// Applies an affine map to the rows of x in one pass. The result has the element type of x.
+/// Applies an affine map to the rows of x in one pass. The result has the type that x is
+/// computed in.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::OverBudget`]; what keeps the output from being made.
@@ -40,12 +41,12 @@ pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result
             "{name} has {d} columns, the map takes {taken} and gives {k}"
         )));
     }
-    let dtype = x.dtype();
-    with_real!(dtype, T => {
+    let real = x.real()?;
+    with_real!(real, T => {
         let matrix: Vec<T> = map.matrix.iter().map(|&value| T::of(value)).collect();
         let Affine { before, after, .. } = map;
         let map = Prepared { features: d as usize, width: k as usize, matrix, before, after, blas: session.blas().clone() };
-        map_into::<T, _>(session, "affine map", &x.into(), map, dtype, out)
+        map_into::<T, _>(session, "affine map", &x.into(), map, real.into(), out)
     })
 }
 

@@ -68,7 +68,7 @@ const PLANNED_BYTES: u64 = 512;
 /// # Errors
 /// [`Error::OverBudget`]; what keeps the output or scratch from being made.
 pub fn csrcsc(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Sparse>> {
-    with_real!(a.dtype(), T => Transposition::<T>::plan(session, a, out))
+    with_real!(a.real(), T => Transposition::<T>::plan(session, a, out))
 }
 
 /// What has been written to scratch.

@@ -82,7 +82,7 @@ pub fn csrmm(session: &Session, a: &Sparse, b: Operand, options: Csrmm) -> Resul
     };
     let target = out.target(session, a.dtype(), shape, order, &mut plan)?;
     let c = Sink::Stored(plan.extent(&target.extent), target.array.layout());
-    with_real!(a.dtype(), T => Product::<T>::new(session, a, &b, alpha, beta).tasks(&mut plan, c))?;
+    with_real!(a.real(), T => Product::<T>::new(session, a, &b, alpha, beta).tasks(&mut plan, c))?;
     plan.bound(
         a.stored_bytes()
             + b.stored_bytes()
@@ -113,7 +113,7 @@ pub fn csrmm_into(
     let mut plan = Plan::new("csrmm");
     let (whole, rest) = into.lend();
     let c = Sink::memory(rest, b.cols());
-    with_real!(a.dtype(), T => Product::<T>::new(session, a, &b, alpha, 0.0).tasks(&mut plan, c))?;
+    with_real!(a.real(), T => Product::<T>::new(session, a, &b, alpha, 0.0).tasks(&mut plan, c))?;
     plan.bound(a.stored_bytes() + b.stored_bytes());
     let lost = |_| Error::Failed {
         what: "a task still holds memory of the result".into(),
@@ -136,7 +136,7 @@ pub(crate) fn short_piece_bytes(cols: u64, element: u64) -> u64 {
 }
 
 pub(super) fn check(a: &Sparse, b: &Operand) -> Result<()> {
-    if a.dtype() != b.dtype() {
+    if a.real() != b.real()? {
         let what = format!(
             "csrmm: {} is {}, {} is {}; convert one of them",
             a.name(),
@@ -207,7 +207,7 @@ impl Sink {
     fn rows(&mut self, plan: &mut Plan, rows: Range<u64>, shared: bool, element: u64) -> Rows {
         match self {
             Sink::Stored(extent, layout) => {
-                Rows::Stored(layout.tile(*extent, rows, 0..layout.cols, element))
+                Rows::Stored(layout.tile(*extent, rows, 0..layout.cols))
             }
             Sink::Memory { rest, cols, last } => {
                 let (rows, cols) = ((rows.end - rows.start) as usize, *cols as usize);
@@ -511,12 +511,7 @@ impl<'a, T: Real> Product<'a, T> {
             self.element,
         );
         let (lines, layout) = (self.a.blocks(piece), self.b.layout());
-        let tile = layout.tile(
-            self.b.extent(plan),
-            piece.lines(),
-            0..self.b.cols(),
-            element,
-        );
+        let tile = layout.tile(self.b.extent(plan), piece.lines(), 0..self.b.cols());
         let entries = piece.entries() * (lane.rows.end - lane.rows.start) / self.a.rows().max(1);
         let task = Task::new("csrmm").flops(csrmm_flops(entries as usize, self.b.cols() as usize));
         let task = self
@@ -616,9 +611,7 @@ impl Band {
         element: u64,
         slot: Option<Region>,
     ) -> Band {
-        let tile = b
-            .layout()
-            .tile(b.extent(plan), rows.clone(), 0..b.cols(), element);
+        let tile = b.layout().tile(b.extent(plan), rows.clone(), 0..b.cols());
         let place = match tile.is_by_rows() {
             true => BandPlace::Direct(tile),
             false => BandPlace::Packed(
@@ -667,13 +660,8 @@ impl Band {
             size_of::<T>() as u64,
         );
         let extent = b.extent(plan);
-        let tile_of = |cols: Range<u64>| b.layout().tile(extent, self.rows.clone(), cols, element);
-        let frame_bytes = |cols| match b {
-            Operand::Stored(array) => tile_of(cols)
-                .region
-                .frame_bytes(u64::from(array.extent().block())),
-            Operand::Memory { .. } => 0,
-        };
+        let tile_of = |cols: Range<u64>| b.layout().tile(extent, self.rows.clone(), cols);
+        let frame_bytes = |cols| b.frame_bytes(self.rows.clone(), cols);
         for cols in panels_that_fit(self.cols, height as u64 * element, share, frame_bytes) {
             let tile = tile_of(cols.clone());
             let task = Task::new("pack").read(tile.region);

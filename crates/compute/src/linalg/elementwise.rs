@@ -6,13 +6,13 @@
 use std::sync::atomic::Ordering;
 
 use outcore_core::panels::panels;
-use outcore_core::{Error, Job, MemorySplit, Result, Session, with_real};
+use outcore_core::{Error, Job, MemorySplit, RealType, Result, Session, with_real};
 use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::Real;
 use outcore_matrix::{Array, Operand, Output};
 
-use super::common_dtype;
+use super::common_real;
 
 /// Scalars of a sum.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,8 @@ impl Default for Axpby {
 /// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`]; [`Error::Value`] when x and y share
 /// bytes.
 pub fn axpby(session: &Session, x: Operand, y: &Array, scalars: Axpby) -> Result<Job<Array>> {
-    let dtype = common_dtype("axpby", &[&x, &Operand::from(y)])?;
+    let real = common_real("axpby", &[&x, &Operand::from(y)])?;
+    check_written("axpby", y)?;
     if (x.rows(), x.cols()) != (y.rows(), y.cols()) {
         return Err(Error::shape(format!(
             "axpby: {} is {} x {}, {} is {} x {}",
@@ -53,7 +54,7 @@ pub fn axpby(session: &Session, x: Operand, y: &Array, scalars: Axpby) -> Result
         )));
     }
     Output::InPlace(y.clone()).check_distinct(&[&x])?;
-    with_real!(dtype, T => in_place::<T>(session, "axpby", Some(&x), y, scalars))
+    with_real!(real, T => in_place::<T>(session, "axpby", Some(&x), y, scalars))
 }
 
 /// x = alpha x, in place.
@@ -63,7 +64,15 @@ pub fn axpby(session: &Session, x: Operand, y: &Array, scalars: Axpby) -> Result
 /// # Errors
 /// [`Error::OverBudget`]; what keeps x from being written.
 pub fn scale(session: &Session, x: &Array, alpha: f64) -> Result<Job<Array>> {
-    with_real!(x.dtype(), T => in_place::<T>(session, "scale", None, x, Axpby { alpha: 0.0, beta: alpha }))
+    let real = check_written("scale", x)?;
+    with_real!(real, T => in_place::<T>(session, "scale", None, x, Axpby { alpha: 0.0, beta: alpha }))
+}
+
+/// What is changed in place is of a type that is computed with as it is.
+fn check_written(what: &str, y: &Array) -> Result<RealType> {
+    RealType::try_from(y.dtype()).map_err(|reason| Error::DType {
+        what: format!("{what}: {}: {reason}", y.name()),
+    })
 }
 
 fn in_place<T: Real>(
@@ -93,8 +102,8 @@ fn in_place<T: Real>(
         } else {
             (0..short, outer)
         };
-        let y_tile = y.layout().tile(extent, rows.clone(), cols.clone(), element);
-        let x_tile = other.map(|(extent, layout)| layout.tile(extent, rows, cols, element));
+        let y_tile = y.layout().tile(extent, rows.clone(), cols.clone());
+        let x_tile = other.map(|(extent, layout)| layout.tile(extent, rows, cols));
         let task = Task::new(name).flops(3 * y_tile.region.bytes() / element);
         let task = if beta == T::ZERO {
             task.write(y_tile.region)

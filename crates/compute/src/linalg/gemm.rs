@@ -11,14 +11,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use outcore_core::panels::cut;
-use outcore_core::{Error, Job, Order, PLAN_THREADS, Result, Segments, Session, with_real};
+use outcore_core::{DType, Error, Job, Order, PLAN_THREADS, Result, Segments, Session, with_real};
 use outcore_device::{Buf, Locked};
 use outcore_engine::{Context, Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, view_mut};
 use outcore_matrix::{Array, Operand, Output, Tile};
 
-use super::common_dtype;
+use super::common_real;
 use super::repack::{Ahead, Blocks, Repack};
 use super::tiling::{Problem, Side, Tiling, bound_bytes, choose, fit, layer_of};
 
@@ -53,7 +53,8 @@ impl Default for Gemm {
 /// Determinism: the bits depend on the budget, not on what is free of it or on the number of
 /// threads; a BLAS of the user's own is outside this promise.
 pub fn gemm(session: &Session, a: Operand, b: Operand, options: Gemm) -> Result<Job<Array>> {
-    let dtype = common_dtype("gemm", &[&a, &b])?;
+    let real = common_real("gemm", &[&a, &b])?;
+    let dtype = DType::from(real);
     check_shapes(&a, &b)?;
     let Gemm { alpha, beta, out } = options;
     match &out {
@@ -74,11 +75,8 @@ pub fn gemm(session: &Session, a: Operand, b: Operand, options: Gemm) -> Result<
         target.array.layout(),
         dtype.bytes(),
     );
-    let c_dense = target
-        .array
-        .layout()
-        .is_dense_by_rows_across_blocks(dtype.bytes());
-    with_real!(dtype, T => {
+    let c_dense = target.array.layout().is_dense_by_rows_across_blocks();
+    with_real!(real, T => {
         let product = Product { session, a: &a, b: &b, alpha: T::of(alpha), beta: T::of(beta), c_dense };
         let steps = product.steps(&mut plan, c)?;
         target.job_in_segments(session, plan, move |segments| steps.fill(segments))
@@ -114,6 +112,7 @@ impl<T: Real> Product<'_, T> {
         let element = size_of::<T>() as u64;
         let side = |operand: &Operand, by_rows: bool| Side {
             stored: operand.is_stored(),
+            element: operand.layout().element,
             depth_contiguous: operand.layout().by_rows() == by_rows,
         };
         Problem {
@@ -284,14 +283,7 @@ fn shared_bytes(a: &Operand, b: &Operand) -> u64 {
     let mut plan = Plan::new("operands");
     let mut whole = |operand: &Operand| {
         let (extent, layout) = (operand.extent(&mut plan), operand.layout());
-        layout
-            .tile(
-                extent,
-                0..layout.rows,
-                0..layout.cols,
-                operand.dtype().bytes(),
-            )
-            .region
+        layout.tile(extent, 0..layout.rows, 0..layout.cols).region
     };
     if a.is_stored() && b.is_stored() {
         whole(a).shared_bytes(&whole(b))
@@ -441,7 +433,8 @@ pub fn gemm_into(
     alpha: f64,
     into: Buf,
 ) -> Result<Job<Buf>> {
-    let dtype = common_dtype("gemm", &[&a, &b])?;
+    let real = common_real("gemm", &[&a, &b])?;
+    let dtype = DType::from(real);
     check_shapes(&a, &b)?;
     let bytes = a
         .rows()
@@ -455,7 +448,7 @@ pub fn gemm_into(
             into.len()
         )));
     }
-    with_real!(dtype, T => plan_into::<T>(session, &a, &b, T::of(alpha), into))
+    with_real!(real, T => plan_into::<T>(session, &a, &b, T::of(alpha), into))
 }
 
 fn plan_into<T: Real>(

@@ -45,12 +45,9 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
     let shape = x.shape();
     let target = out.target(session, a.dtype(), &shape, Order::Row, &mut plan)?;
     let into = plan.extent(&target.extent);
-    let result = target
-        .array
-        .layout()
-        .tile(into, 0..x.rows(), 0..x.cols(), element);
+    let result = target.array.layout().tile(into, 0..x.rows(), 0..x.cols());
     plan.note("lanes", split.lanes());
-    with_real!(a.dtype(), T => {
+    with_real!(a.real(), T => {
         let lanes = add_pieces::<T>(&mut plan, a, &x, &split, &groups);
         let task = lanes.read_by(Task::new("add").write(result.region));
         let (rows, cols, count) = (x.rows() as usize, x.cols() as usize, lanes.count());

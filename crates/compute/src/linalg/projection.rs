@@ -23,11 +23,11 @@ use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 /// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for an X in CSC or an R that is not in
 /// memory in CSR; [`Error::OverBudget`]; what keeps the output from being made.
 pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Job<Array>> {
-    let (dtype, name) = (x.dtype(), x.name());
-    if dtype != r.dtype() {
+    let (real, name) = (x.real()?, x.name());
+    if real != r.real() {
         return Err(Error::DType {
             what: format!(
-                "{name} is {dtype}, the map {}; convert one of them",
+                "{name} is computed with in {real}, the map {}; convert one of them",
                 r.dtype()
             ),
         });
@@ -44,7 +44,7 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
         return Err(Error::value("the map must be a matrix in memory in CSR"));
     }
     let density = (r.nonzeros() as f64 / r.rows().max(1) as f64).ceil() as usize;
-    with_real!(dtype, T => map_into::<T, _>(session, "projection", &x, Projection { map: r.blocks(&r.whole()), r: r.clone(), density }, dtype, out))
+    with_real!(real, T => map_into::<T, _>(session, "projection", &x, Projection { map: r.blocks(&r.whole()), r: r.clone(), density }, real.into(), out))
 }
 
 struct Projection {

@@ -34,7 +34,7 @@ pub enum Reduction {
 /// [`Error::OverBudget`](outcore_core::Error::OverBudget).
 pub fn reduce(session: &Session, x: Operand, reduction: Reduction) -> Result<Job<f64>> {
     let x = if better_turned(session, &x) { x.t() } else { x };
-    with_real!(x.dtype(), T => {
+    with_real!(x.real()?, T => {
         Ok(fold::<T, _>(session, "reduce", &Rows::Dense(x), reduction)?.map(|found| Ok(found[0])))
     })
 }
@@ -106,7 +106,7 @@ fn separate_norms(
     x: Operand,
     norm: Norm,
 ) -> Result<Job<Vec<f64>>> {
-    with_real!(x.dtype(), T => map::<T, _>(session, name, &Rows::Dense(x), RowNorms(norm)))
+    with_real!(x.real()?, T => map::<T, _>(session, name, &Rows::Dense(x), RowNorms(norm)))
 }
 
 struct RowNorms(Norm);
@@ -131,7 +131,7 @@ fn accumulated_norms(
     norm: Norm,
 ) -> Result<Job<Vec<f64>>> {
     let columns = x.cols() as usize;
-    with_real!(x.dtype(), T => fold::<T, _>(session, name, &Rows::Dense(x), ColumnNorms { columns, norm }))
+    with_real!(x.real()?, T => fold::<T, _>(session, name, &Rows::Dense(x), ColumnNorms { columns, norm }))
 }
 
 struct ColumnNorms {
@@ -182,7 +182,7 @@ pub fn column_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStat
     if better_turned(session, &x) {
         return separate_statistics(session, x.t());
     }
-    with_real!(x.dtype(), T => {
+    with_real!(x.real()?, T => {
         let found = fold::<T, _>(session, "column statistics", &Rows::Dense(x), Statistics { columns })?;
         Ok(found.map(|state| Ok(Statistics::read(&state))))
     })
@@ -249,7 +249,7 @@ impl<T: Real> Fold<T> for Statistics {
 /// The statistics of each row, from whole rows.
 fn separate_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStatistics>> {
     let count = x.cols();
-    with_real!(x.dtype(), T => {
+    with_real!(x.real()?, T => {
         let found = map::<T, _>(session, "column statistics", &Rows::Dense(x), RowStatistics)?;
         Ok(found.map(move |rows| {
             let part = |of: fn(&Summary) -> f64| rows.iter().map(of).collect();

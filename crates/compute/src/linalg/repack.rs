@@ -11,7 +11,8 @@
 //! ```
 //!
 //! This is done while the product goes on: what its first step needs comes before it, all else in
-//! time for the steps that do.
+//! time for the steps that do. Elements that are decoded on the way from the device lie in scratch as
+//! they are computed with.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -29,6 +30,7 @@ use outcore_matrix::{Array, Layout, Tile};
 pub(crate) struct Blocks {
     extent: ExtentRef,
     layout: Layout,
+    /// Bytes of an element as it is computed with.
     element: u64,
     packed: Option<PackedLayout>,
 }
@@ -116,7 +118,7 @@ impl Blocks {
         } else {
             (0..short, outer.clone())
         };
-        let from = source.layout.tile(source.extent, rows, cols, self.element);
+        let from = source.layout.tile(source.extent, rows, cols);
         let (whole, rest) = (short / block_short, short % block_short);
         let mut task = Task::new("repack").read(from.region);
         let mut cuts = Vec::with_capacity(2);
@@ -197,7 +199,7 @@ impl Blocks {
     /// A block, as a region and its shape. Of a repacked operand it must be one of its blocks.
     pub(crate) fn tile(&self, rows: Range<u64>, cols: Range<u64>) -> Tile {
         if self.packed.is_none() {
-            return self.layout.tile(self.extent, rows, cols, self.element);
+            return self.layout.tile(self.extent, rows, cols);
         }
         let (height, width) = (rows.end - rows.start, cols.end - cols.start);
         let by_rows = self.layout.by_rows();
@@ -208,8 +210,9 @@ impl Blocks {
             cols: width,
             row_stride,
             col_stride,
+            element: self.element,
         };
-        block.tile(self.extent, 0..height, 0..width, self.element)
+        block.tile(self.extent, 0..height, 0..width)
     }
 }
 

@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use outcore_core::{DType, Error, Job, Result, Session, with_real};
+use outcore_core::{Error, Job, RealType, Result, Session, with_real};
 use outcore_kernels::{Lines, MatRef, Real, Squares};
 use outcore_matrix::sparse::SparseShape;
 use outcore_matrix::{Compressed, Sparse};
@@ -28,7 +28,7 @@ pub struct Scaling {
     /// Divide each row by its Euclidean norm, where that is not zero.
     pub unit_rows: bool,
     /// Element type of the result, if not that of A.
-    pub dtype: Option<DType>,
+    pub real: Option<RealType>,
 }
 
 /// A copy of A with scaled values, in a new folder or in scratch.
@@ -59,8 +59,8 @@ pub fn scaled(
             )));
         }
     }
-    let dtype = scaling.dtype.unwrap_or(a.dtype());
-    with_real!(a.dtype(), T => with_real!(dtype, U => plan::<T, U>(session, a, scaling, dtype, out)))
+    let real = scaling.real.unwrap_or(a.real());
+    with_real!(a.real(), T => with_real!(real, U => plan::<T, U>(session, a, scaling, real, out)))
 }
 
 /// The factors, by what lines and places of A are.
@@ -110,7 +110,7 @@ fn plan<T: Real, U: Real>(
     session: &Session,
     a: &Sparse,
     scaling: Scaling,
-    dtype: DType,
+    real: RealType,
     out: Option<PathBuf>,
 ) -> Result<Job<Sparse>> {
     let by_rows = a.format() == Compressed::Rows;
@@ -139,7 +139,7 @@ fn plan<T: Real, U: Real>(
     };
     let has_values = a.has_values() || !factors.are_one() || unit != Unit::No;
     let shape = SparseShape {
-        dtype,
+        real,
         has_values,
         ..SparseShape::of(a)
     };

@@ -202,7 +202,7 @@ fn entries<F: Tally>(
     let width =
         usize::try_from(a.width()).map_err(|_| Error::shape(format!("{} places", a.width())))?;
     let lines = Rows::Sparse(a.clone());
-    with_real!(a.dtype(), T => match along {
+    with_real!(a.real(), T => match along {
         true => map::<T, _>(session, name, &lines, OfLines::<F>(PhantomData)),
         false => fold::<T, _>(session, name, &lines, OfPlaces::<F>(width, PhantomData)),
     })

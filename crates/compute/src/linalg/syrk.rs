@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use outcore_core::{Error, Job, Order, PLAN_THREADS, Result, Segments, Session, with_real};
+use outcore_core::{DType, Error, Job, Order, PLAN_THREADS, Result, Segments, Session, with_real};
 use outcore_engine::{Plan, Task};
 use outcore_kernels::{Blas, Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 use outcore_matrix::{Array, Operand, Output, Tile};
@@ -50,7 +50,8 @@ impl Default for Syrk {
 /// # Errors
 /// As [`gemm`](super::gemm()); [`Error::Shape`] when `out` is not square.
 pub fn syrk(session: &Session, a: Operand, options: Syrk) -> Result<Job<Array>> {
-    let dtype = a.dtype();
+    let real = a.real()?;
+    let dtype = DType::from(real);
     let Syrk {
         alpha,
         beta,
@@ -71,7 +72,7 @@ pub fn syrk(session: &Session, a: Operand, options: Syrk) -> Result<Job<Array>> 
         target.array.layout(),
         dtype.bytes(),
     );
-    with_real!(dtype, T => {
+    with_real!(real, T => {
         let steps = Symmetric { session, a: &a, alpha: T::of(alpha), beta: T::of(beta), full }.steps(&mut plan, c)?;
         target.job_in_segments(session, plan, move |segments| steps.fill(segments))
     })
@@ -153,11 +154,12 @@ impl<T: Real> Symmetric<'_, T> {
         plan.bound(self.bound_bytes(budget));
         plan.note("super tiles", cut_.super_tiles.len());
         plan.note("block", format!("{0} x {0} x {1}", cut_.block, cut_.depth));
+        let stored = self.a.layout().element;
         let mut a = Blocks::in_place(self.a.extent(plan), self.a.layout(), element);
         let short_runs = if self.a.layout().by_rows() {
-            cut_.depth < k && cut_.depth * element < 8192
+            cut_.depth < k && cut_.depth * stored < 8192
         } else {
-            cut_.block * element < 8192
+            cut_.block * stored < 8192
         };
         let layers = k.div_ceil(cut_.depth).max(1);
         let (mut repack, mut fills) = (None, Vec::new());

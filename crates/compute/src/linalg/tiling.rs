@@ -74,6 +74,8 @@ impl Problem<'_> {
 pub(crate) struct Side {
     /// On a device, else in memory.
     pub(crate) stored: bool,
+    /// Bytes of an element there.
+    pub(crate) element: u64,
     /// Elements along the depth are neighbours.
     pub(crate) depth_contiguous: bool,
 }
@@ -303,8 +305,8 @@ fn judge(
     );
     let c_bytes = (p.m * p.n * p.element) as f64 * if p.c_read { 2.0 } else { 1.0 };
     let mut bytes = a_bytes + b_bytes + c_bytes;
-    let requests = a_bytes / request(p, &p.a, repack_a, depth, block_rows, p.k, p.m)
-        + b_bytes / request(p, &p.b, repack_b, depth, block_cols, p.k, p.n)
+    let requests = a_bytes / request(&p.a, repack_a, depth, block_rows, p.k, p.m)
+        + b_bytes / request(&p.b, repack_b, depth, block_cols, p.k, p.n)
         + WRITE_REQUESTS * c_bytes / ((block_cols * p.element).min(REQUEST_BYTES) as f64);
     // What is repacked before the first layer, read and written: a band, or where bands lie across,
     // a layer.
@@ -402,15 +404,7 @@ fn repackable(side: &Side, k: u64, depth: u64, long: u64, length: u64) -> bool {
 }
 
 /// Bytes of a request for a block of an operand.
-fn request(
-    p: &Problem<'_>,
-    side: &Side,
-    repacked: bool,
-    depth: u64,
-    length: u64,
-    k: u64,
-    long: u64,
-) -> f64 {
+fn request(side: &Side, repacked: bool, depth: u64, length: u64, k: u64, long: u64) -> f64 {
     let (run, runs_end, other) = if side.depth_contiguous {
         (depth, k, length)
     } else {
@@ -421,7 +415,7 @@ fn request(
     } else {
         run
     };
-    (elements * p.element).clamp(1, REQUEST_BYTES) as f64
+    (elements * side.element).clamp(1, REQUEST_BYTES) as f64
 }
 
 /// Blocks of at most `most_rows` rows and `most_cols` columns, smaller where threads would be idle:
@@ -462,7 +456,12 @@ fn blocks(p: &Problem<'_>, rows: u64, cols: u64, [most_rows, most_cols]: [u64; 2
 /// itself needs half of the arithmetic (see `syrk`).
 pub(crate) fn bound_bytes(p: &Problem<'_>) -> u64 {
     let (m, n, k) = (p.m as f64, p.n as f64, p.k as f64);
-    let stored = |side: &Side, elements: f64| if side.stored { elements } else { 0.0 };
+    // In elements of the result; those of an operand that is decoded have fewer bytes.
+    let stored = |side: &Side, elements: f64| match side.stored {
+        true => elements * side.element as f64 / p.element as f64,
+        false => 0.0,
+    };
+    let is_decoded = p.a.element != p.element || p.b.element != p.element;
     let shared = (p.shared / p.element) as f64;
     let compulsory = stored(&p.a, m * k) + stored(&p.b, k * n) - shared
         + m * n * if p.c_read { 2.0 } else { 1.0 };
@@ -472,7 +471,7 @@ pub(crate) fn bound_bytes(p: &Problem<'_>) -> u64 {
     } else {
         1.0 / (2.0 * memory).sqrt()
     };
-    let streamed = if p.a.stored && p.b.stored {
+    let streamed = if p.a.stored && p.b.stored && !is_decoded {
         m * n * k * passes + m * n
     } else {
         0.0
@@ -493,6 +492,7 @@ mod tests {
     fn cube(side: u64, budget: u64) -> Problem<'static> {
         let stored = |depth_contiguous| Side {
             stored: true,
+            element: 4,
             depth_contiguous,
         };
         Problem {

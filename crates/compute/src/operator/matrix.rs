@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use outcore_core::{Error, Job, Result, Session, Stage, with_real};
+use outcore_core::{Error, Job, RealType, Result, Session, Stage, with_real};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 use outcore_matrix::{Compressed, Rows};
@@ -11,19 +11,25 @@ use outcore_matrix::{Compressed, Rows};
 use super::{Operator, gram_of_two_products};
 use crate::pass::{Fold, Map, cuts_rows, fold, map};
 
-/// A matrix; products are computed in its element type.
+/// A matrix; products are computed in its real type.
 pub struct Matrix {
     session: Session,
     rows: Rows,
+    real: RealType,
 }
 
 impl Matrix {
     /// Rows of a dense matrix, or the lines of a sparse one, whichever side they are on.
-    pub fn new(session: &Session, rows: impl Into<Rows>) -> Matrix {
-        Matrix {
+    ///
+    /// # Errors
+    /// [`Error::DType`] for elements that operations do not take.
+    pub fn new(session: &Session, rows: impl Into<Rows>) -> Result<Matrix> {
+        let rows = rows.into();
+        Ok(Matrix {
             session: session.clone(),
-            rows: rows.into(),
-        }
+            real: rows.real()?,
+            rows,
+        })
     }
 
     fn is_by_columns(&self) -> bool {
@@ -136,15 +142,15 @@ impl Operator for Matrix {
 
     /// The columns and the result in the matrix's element type, and what the passes reserve.
     fn held_bytes(&self, columns: usize) -> u64 {
-        with_real!(self.rows.dtype(), T => self.pass_bytes::<T>(columns))
+        with_real!(self.real, T => self.pass_bytes::<T>(columns))
     }
 
     fn epsilon(&self) -> f64 {
-        with_real!(self.rows.dtype(), T => T::EPSILON.f64())
+        with_real!(self.real, T => T::EPSILON.f64())
     }
 
     fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
-        with_real!(self.rows.dtype(), T => match self.is_by_columns() {
+        with_real!(self.real, T => match self.is_by_columns() {
             false => self.along_rows::<T>(x, y, stage),
             true => self.across_rows::<T>(x, y, stage),
         })
@@ -156,7 +162,7 @@ impl Operator for Matrix {
         y: MatMut<'_, f64>,
         stage: &mut Stage,
     ) -> Result<()> {
-        with_real!(self.rows.dtype(), T => match self.is_by_columns() {
+        with_real!(self.real, T => match self.is_by_columns() {
             false => self.across_rows::<T>(x, y, stage),
             true => self.along_rows::<T>(x, y, stage),
         })
@@ -168,7 +174,7 @@ impl Operator for Matrix {
         mut y: MatMut<'_, f64>,
         stage: &mut Stage,
     ) -> Result<()> {
-        if with_real!(self.rows.dtype(), T => self.twice::<T>(x, y.as_mut(), stage)?) {
+        if with_real!(self.real, T => self.twice::<T>(x, y.as_mut(), stage)?) {
             return Ok(());
         }
         gram_of_two_products(self, x, y, stage)

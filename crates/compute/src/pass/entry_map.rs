@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use outcore_core::{Element, Job, MemorySplit, Result, Session};
+use outcore_core::{DType, Job, MemorySplit, Result, Session};
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
 use outcore_matrix::Sparse;
@@ -113,7 +113,7 @@ struct Written {
     regions: Vec<Region>,
     has_offsets: bool,
     has_values: bool,
-    index: Element,
+    index: DType,
 }
 
 impl Written {
@@ -156,8 +156,8 @@ impl Written {
                 }
             };
             let found = match self.index {
-                Element::U16 => fill_indices(a, indices.slice_mut(), |place| place as u16, put),
-                Element::I32 => fill_indices(a, indices.slice_mut(), |place| place as i32, put),
+                DType::U16 => fill_indices(a, indices.slice_mut(), |place| place as u16, put),
+                DType::I32 => fill_indices(a, indices.slice_mut(), |place| place as i32, put),
                 _ => fill_indices(a, indices.slice_mut(), |place| place as i64, put),
             };
             if let Some(offsets) = offsets.first_mut() {

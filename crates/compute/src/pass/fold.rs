@@ -95,15 +95,14 @@ pub fn fold<T: Real, F: Fold<T>>(
     };
     match rows {
         Rows::Dense(x) => {
-            let (extent, layout, element) =
-                (x.extent(&mut plan), x.layout(), size_of::<T>() as u64);
+            let (extent, layout) = (x.extent(&mut plan), x.layout());
             for (index, rows) in x.panels(split.panel_bytes()).into_iter().enumerate() {
                 let (first, tile, fold) = (
                     rows.start,
-                    layout.tile(extent, rows, 0..x.cols(), element),
+                    layout.tile(extent, rows, 0..x.cols()),
                     Arc::clone(&fold),
                 );
-                let (task, is_first) = task(index, 2 * tile.region.bytes() / element);
+                let (task, is_first) = task(index, 2 * (tile.rows * tile.cols) as u64);
                 let held = fold.task_bytes(tile.rows);
                 // A kernel makes the numbers of a panel before they are added to the state.
                 plan.task(

@@ -98,17 +98,16 @@ pub(crate) fn map<T: Real, M: Map<T>>(
     };
     match rows {
         Rows::Dense(x) => {
-            let (extent, layout, element) =
-                (x.extent(&mut plan), x.layout(), size_of::<T>() as u64);
+            let (extent, layout) = (x.extent(&mut plan), x.layout());
             for rows in x.panels(split.panel_bytes()) {
                 let (first, count) = (rows.start, (rows.end - rows.start) as usize);
                 let (tile, map, found) = (
-                    layout.tile(extent, rows, 0..x.cols(), element),
+                    layout.tile(extent, rows, 0..x.cols()),
                     Arc::clone(&map),
                     Arc::clone(&found),
                 );
                 let task = Task::new(name)
-                    .flops(2 * tile.region.bytes() / element)
+                    .flops(2 * (tile.rows * tile.cols) as u64)
                     .held(count * row_bytes as usize + map.task_bytes(count));
                 plan.task(task.read(tile.region).run(move |cx| {
                     let mut part = vec![map.start(); count * width];

@@ -67,8 +67,8 @@ pub(crate) fn fold_parts<T: Real, F: PartFold<T>>(
         groups.windows(2).all(|pair| pair[0].end == pair[1].start),
         "{name}: every part is in one group"
     );
-    let (extent, layout, element) = (x.extent(plan), x.layout(), size_of::<T>() as u64);
-    let tile_of = |rows: &Range<u64>| layout.tile(extent, rows.clone(), 0..x.cols(), element);
+    let (extent, layout) = (x.extent(plan), x.layout());
+    let tile_of = |rows: &Range<u64>| layout.tile(extent, rows.clone(), 0..x.cols());
     if let Some(task) = blocks
         .first()
         .and_then(|rows| fold.first_task(tile_of(rows)))

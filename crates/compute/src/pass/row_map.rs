@@ -132,11 +132,8 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
         Rows::Dense(x) => {
             let (extent, x_layout) = (x.extent(&mut plan), x.layout());
             for rows in x.panels_beside(width * element, panel_bytes) {
-                let (y, map) = (
-                    layout.tile(into, rows.clone(), 0..width, element),
-                    Arc::clone(&map),
-                );
-                let tile = x_layout.tile(extent, rows, 0..x.cols(), element);
+                let (y, map) = (layout.tile(into, rows.clone(), 0..width), Arc::clone(&map));
+                let tile = x_layout.tile(extent, rows, 0..x.cols());
                 let cost = map.cost(tile.rows, tile.rows * tile.cols, tile.is_by_rows());
                 let task = cost.of(Task::new(name)).read(tile.region);
                 let task = reads
@@ -172,7 +169,7 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                     (rows.end - rows.start) as usize,
                     group.iter().map(Piece::entries).sum::<u64>(),
                 );
-                let (y, map) = (layout.tile(into, rows, 0..width, element), Arc::clone(&map));
+                let (y, map) = (layout.tile(into, rows, 0..width), Arc::clone(&map));
                 let pieces: Vec<PieceBlocks> = group.iter().map(|piece| a.blocks(piece)).collect();
                 let mut cost = map.cost(count, entries as usize, true);
                 cost.held += 8 * count;

@@ -9,10 +9,15 @@
 //!   header: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   padded with spaces, ended by a newline
 //! ```
 //!
-//! Our own headers fill 4096 bytes, so that the data begin on a block of any medium.
+//! Our own headers fill 4096 bytes, so that the data begin on a block of any medium. Types that
+//! NumPy does not have, such as bfloat16, are void in the dictionary; a comment behind it, which
+//! NumPy skips, has their name:
+//!
+//! ```text
+//!   {'descr': '|V2', 'fortran_order': False, 'shape': (3, 4), } # bfloat16
+//! ```
 
-use std::fmt;
-
+use super::dtype::native;
 use super::{DType, Dense, FormatError, Order, corrupt, unsupported};
 
 /// Bytes of the header that [`npy`] makes, and enough of any usual file to parse it.
@@ -36,88 +41,49 @@ pub fn npy(
 ) -> Result<(Dense, Vec<u8>), FormatError> {
     let dense = Dense::checked(dtype, shape, order, HEAD_BYTES as u64, None)
         .map_err(|reason| unsupported(object, reason))?;
-    let shape = match dense.ndim {
-        1 => format!("({},)", dense.rows),
-        _ => format!("({}, {})", dense.rows, dense.cols),
+    let shape = match *shape {
+        [length] => format!("({length},)"),
+        _ => format!(
+            "({})",
+            shape
+                .iter()
+                .map(u64::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
     };
     let fortran = match dense.order {
         Order::Row => "False",
         Order::Column => "True",
     };
-    Ok((dense, header(dtype.descr(), fortran, &shape)))
+    Ok((dense, header(dtype, fortran, &shape)))
 }
 
-fn header(descr: &str, fortran: &str, shape: &str) -> Vec<u8> {
+fn header(dtype: DType, fortran: &str, shape: &str) -> Vec<u8> {
+    let descr = dtype.descr();
     let dictionary =
         format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
+    let comment = match dtype.is_void() {
+        true => format!(" # {dtype}"),
+        false => String::new(),
+    };
     let mut header = Vec::with_capacity(HEAD_BYTES);
     header.extend_from_slice(MAGIC);
     header.extend_from_slice(&[1, 0]);
     // 4086: what is left of 4096 after magic, version and this length itself.
     header.extend_from_slice(&4086u16.to_le_bytes());
     header.extend_from_slice(dictionary.as_bytes());
+    header.extend_from_slice(comment.as_bytes());
     header.resize(HEAD_BYTES - 1, b' ');
     header.push(b'\n');
     header
-}
-
-/// The type of the numbers that a sparse matrix is made of, little-endian in files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// 8 bits, not negative.
-    U8,
-    /// 16 bits, not negative.
-    U16,
-    /// 32 bits, signed.
-    I32,
-    /// 64 bits, signed.
-    I64,
-    /// A value.
-    Real(DType),
-}
-
-impl Element {
-    /// Bytes of one number.
-    #[must_use]
-    pub fn bytes(self) -> u64 {
-        match self {
-            Element::U8 => 1,
-            Element::U16 => 2,
-            Element::I32 => 4,
-            Element::I64 => 8,
-            Element::Real(dtype) => dtype.bytes(),
-        }
-    }
-
-    fn descr(self) -> &'static str {
-        match self {
-            Element::U8 => "|u1",
-            Element::U16 => "<u2",
-            Element::I32 => "<i4",
-            Element::I64 => "<i8",
-            Element::Real(dtype) => dtype.descr(),
-        }
-    }
-}
-
-/// NumPy's name.
-impl fmt::Display for Element {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Element::U8 => out.write_str("uint8"),
-            Element::U16 => out.write_str("uint16"),
-            Element::I32 => out.write_str("int32"),
-            Element::I64 => out.write_str("int64"),
-            Element::Real(dtype) => dtype.fmt(out),
-        }
-    }
 }
 
 /// Where in a `.npy` file the numbers of a vector are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vector {
     /// The type of the numbers.
-    pub element: Element,
+    pub element: DType,
     /// How many there are.
     pub len: u64,
     /// Bytes before the first.
@@ -127,7 +93,7 @@ pub struct Vector {
 impl Vector {
     /// A new vector behind a header of [`HEAD_BYTES`].
     #[must_use]
-    pub fn new(element: Element, len: u64) -> Vector {
+    pub fn new(element: DType, len: u64) -> Vector {
         Vector {
             element,
             len,
@@ -138,7 +104,7 @@ impl Vector {
     /// Its header.
     #[must_use]
     pub fn header(&self) -> Vec<u8> {
-        header(self.element.descr(), "False", &format!("({},)", self.len))
+        header(self.element, "False", &format!("({},)", self.len))
     }
 
     /// As [`Dense::shift`].
@@ -151,7 +117,7 @@ impl Vector {
     #[must_use]
     pub fn header_by_rows(&self, cols: u64) -> Vec<u8> {
         header(
-            self.element.descr(),
+            self.element,
             "False",
             &format!("({}, {cols})", self.len / cols),
         )
@@ -207,6 +173,7 @@ pub fn parse_npy_array(object: &str, file: &[u8]) -> Result<NpyArray, FormatErro
                 descr: Some(Descr::Simple(descr)),
                 fortran_order: Some(by_columns),
                 shape: Some(shape),
+                ..
             },
             data_offset,
         ) => Ok(NpyArray {
@@ -302,6 +269,8 @@ struct Fields {
     descr: Option<Descr>,
     fortran_order: Option<bool>,
     shape: Option<Vec<u64>>,
+    /// The type that a comment behind the dictionary names.
+    named: Option<DType>,
 }
 
 enum Descr {
@@ -321,7 +290,7 @@ impl Fields {
             true => Order::Column,
             false => Order::Row,
         };
-        Dense::checked(descr.dtype()?, &shape, order, data_offset, None)
+        Dense::checked(descr.dtype(self.named)?, &shape, order, data_offset, None)
     }
 }
 
@@ -354,17 +323,15 @@ impl Fields {
         };
         let len = len.ok_or_else(|| format!("a shape of {shape:?}"))?;
         let elements = [
-            Element::U8,
-            Element::U16,
-            Element::I32,
-            Element::I64,
-            Element::Real(DType::F32),
-            Element::Real(DType::F64),
+            DType::U8,
+            DType::U16,
+            DType::I32,
+            DType::I64,
+            DType::F32,
+            DType::F64,
         ];
-        let element = elements
-            .into_iter()
-            .find(|element| native(&descr) == Some(&element.descr()[1..]));
-        let element = element
+        let element = DType::parse(&descr)
+            .filter(|element| elements.contains(element))
             .ok_or_else(|| format!("dtype '{descr}', which no part of a sparse matrix has"))?;
         let bytes = len
             .checked_mul(element.bytes())
@@ -381,30 +348,31 @@ impl Fields {
 }
 
 impl Descr {
-    fn dtype(self) -> Result<DType, String> {
+    /// The type of the elements; `named` says which one is behind void. The reason is the error.
+    fn dtype(self, named: Option<DType>) -> Result<DType, String> {
         let Descr::Simple(descr) = self else {
-            return Err("records (a structured dtype), where float32 or float64 is needed".into());
+            return Err("records (a structured dtype), where numbers are needed".into());
         };
-        match native(&descr) {
-            Some("f4" | "f" | "float32") => Ok(DType::F32),
-            Some("f8" | "d" | "float64") => Ok(DType::F64),
-            Some("O" | "O8") => Err("Python objects, where float32 or float64 is needed".into()),
-            None if matches!(&descr[1..], "f4" | "f8") => {
-                Err(format!("big-endian dtype '{descr}'"))
-            }
-            _ => Err(format!(
-                "dtype '{descr}', where float32 or float64 is needed"
-            )),
+        if let Some(dtype) = DType::parse(&descr) {
+            return Ok(dtype);
         }
-    }
-}
-
-/// The type without its byte order, where this is the machine's own or does not matter.
-fn native(descr: &str) -> Option<&str> {
-    match descr.as_bytes().first() {
-        Some(b'<' | b'=' | b'|') => Some(&descr[1..]),
-        Some(b'>') => None,
-        _ => Some(descr),
+        let Some(native) = native(&descr) else {
+            return Err(format!("big-endian dtype '{descr}'"));
+        };
+        match (native, native.strip_prefix('V')) {
+            (_, Some(bytes)) => named
+                .filter(|dtype| dtype.is_void() && bytes.parse() == Ok(dtype.bytes()))
+                .ok_or_else(|| {
+                    format!(
+                        "void (dtype '{descr}'), as NumPy saves bfloat16 and float8, without the name of its type; open_raw takes one"
+                    )
+                }),
+            ("O" | "O8", _) => Err("Python objects, where numbers are needed".into()),
+            ("g" | "f16" | "f12" | "longdouble" | "G" | "c32" | "c24", _) => {
+                Err(format!("longdouble (dtype '{descr}'), whose bytes depend on the machine"))
+            }
+            _ => Err(format!("dtype '{descr}', where numbers are needed")),
+        }
     }
 }
 
@@ -446,6 +414,11 @@ impl<'a> Parser<'a> {
         }
         match self.peek() {
             None => Ok(fields),
+            Some(b'#') => {
+                let comment = String::from_utf8_lossy(&self.text[self.at + 1..]);
+                fields.named = DType::parse(comment.trim());
+                Ok(fields)
+            }
             Some(_) => Err((self.at, "text after the dictionary".to_owned())),
         }
     }

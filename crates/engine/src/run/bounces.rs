@@ -290,7 +290,7 @@ impl Run {
                     .reclaim()
                     .unwrap_or_else(|_| unreachable!("nothing is in flight"))
             }
-            State::Away | State::Lent | State::Gone => return,
+            State::Away | State::Decoding | State::Lent | State::Gone => return,
         };
         if let Some(place) = &self.block_of(residency).given {
             place.put(memory);

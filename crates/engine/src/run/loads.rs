@@ -34,7 +34,7 @@ impl Run {
                 self.becomes_ready(residency, bytes);
                 continue;
             }
-            let bytes = self.block_of(residency).layout.bytes;
+            let bytes = self.block_of(residency).loaded.bytes;
             // The caller gets volatile blocks as results.
             let for_use = match self.area_of(residency).is_device() {
                 true => FrameUse::Internal,
@@ -100,6 +100,8 @@ impl Run {
         Some(bytes)
     }
 
+    /// The key of an idle block: in place of an extent of this plan, its region has the form of the
+    /// block.
     pub(super) fn idle_key(&self, residency: u32) -> Option<IdleKey> {
         let Backing::Device(extent) = &self.area_of(residency).backing else {
             return None;
@@ -108,7 +110,7 @@ impl Run {
         Some((
             extent.id(),
             Region {
-                extent: ExtentRef(0),
+                extent: ExtentRef(self.area_of(residency).form()),
                 ..region
             },
         ))
@@ -175,7 +177,7 @@ impl Run {
         let mut bytes = 0;
         for (offset, place) in block
             .region
-            .loads(&block.layout, u64::from(device.limits().block))
+            .loads(&block.loaded, u64::from(device.limits().block))
         {
             drop(rest.split_to(place.start - at));
             at = place.end;
@@ -208,6 +210,63 @@ impl Run {
             requests,
             since: Instant::now(),
         };
+    }
+
+    /// Has a compute thread decode what was loaded.
+    pub(super) fn start_decoding(
+        &mut self,
+        core: &mut Core<'_>,
+        residency: u32,
+        decoder: Decoder,
+        mut frame: Buf,
+    ) {
+        let (region, loaded) = (
+            self.block_of(residency).region,
+            self.block_of(residency).loaded,
+        );
+        let (mailbox, cancelled) = (core.mailbox.clone(), Arc::clone(&self.ticket.cancelled));
+        self.residencies[residency as usize].state = State::Decoding;
+        self.decoding += 1;
+        core.workers.run(move |core| {
+            let since = Instant::now();
+            let result = caught(|| {
+                if !cancelled.load(Ordering::Acquire) {
+                    decoder.decode_frame(&mut frame, &region, &loaded);
+                }
+                Ok(())
+            });
+            mailbox.send(Decoded {
+                residency,
+                core,
+                frame,
+                since,
+                until: Instant::now(),
+                result,
+            });
+        });
+    }
+
+    pub(super) fn decoded(&mut self, decoded: Decoded) {
+        let Decoded {
+            residency,
+            core,
+            frame,
+            since,
+            until,
+            result,
+        } = decoded;
+        self.decoding -= 1;
+        // What was to be decoded may not have been.
+        self.look_for_cancel();
+        self.recorder.worked(core, "decode", since, until);
+        if let Err(source) = result {
+            let task = format!("decode of {}", self.area_of(residency).name);
+            self.error.get_or_insert(Error::Task { task, source });
+        }
+        match self.error.is_some() {
+            true => self.residencies[residency as usize].state = State::Ready(frame.freeze()),
+            false => self.becomes_ready(residency, frame.freeze()),
+        }
     }
 
     pub(super) fn becomes_ready(&mut self, residency: u32, bytes: Shared) {

@@ -217,9 +217,10 @@ impl Run {
         let frame = whole
             .reclaim()
             .unwrap_or_else(|_| unreachable!("every piece has come back"));
-        match self.error.is_some() {
-            true => self.residencies[residency as usize].state = State::Ready(frame.freeze()),
-            false => self.becomes_ready(residency, frame.freeze()),
+        match (self.error.is_some(), self.area_of(residency).decoder) {
+            (true, _) => self.residencies[residency as usize].state = State::Ready(frame.freeze()),
+            (false, Some(decoder)) => self.start_decoding(core, residency, decoder, frame),
+            (false, None) => self.becomes_ready(residency, frame.freeze()),
         }
     }
 }

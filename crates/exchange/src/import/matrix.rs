@@ -13,7 +13,7 @@ use outcore_core::format::HEAD_BYTES;
 use outcore_core::growing::{Growing, write_at};
 use outcore_core::panels::cut;
 use outcore_core::staging::{StagingFolder, remove, sync_folder};
-use outcore_core::{DType, Element, Error, FormatError, Result, Session, Stage};
+use outcore_core::{DType, Error, FormatError, RealType, Result, Session, Stage};
 use outcore_engine::{Plan, Region, StreamOptions, Task};
 use outcore_formats::{Batch, Vocabulary};
 use outcore_matrix::sparse::format::{Description, Entries};
@@ -45,7 +45,7 @@ pub(super) enum LabelKind {
 /// What is found besides rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draft {
-    pub(super) dtype: DType,
+    pub(super) dtype: RealType,
     pub(super) format: Compressed,
     /// In tiles, where they pay.
     pub(super) tiled: bool,
@@ -129,7 +129,7 @@ impl State {
         State {
             wide: draft
                 .width
-                .is_some_and(|width| SparseShape::index_for(width) == Element::I64),
+                .is_some_and(|width| SparseShape::index_for(width) == DType::I64),
             ..State::default()
         }
     }
@@ -211,27 +211,19 @@ impl Files {
         let mut open = |name: &str, element, len| {
             Growing::open(session, folder, path, name, element, len, options)
         };
-        let index = if state.wide {
-            Element::I64
-        } else {
-            Element::I32
-        };
+        let index = if state.wide { DType::I64 } else { DType::I32 };
         let offset_bytes = |lines: u64| if lines > 0 { 8 * (lines + 1) } else { 0 };
-        let offsets = open(
-            names::OFFSETS,
-            Some(Element::I64),
-            offset_bytes(state.lines),
-        )?;
+        let offsets = open(names::OFFSETS, Some(DType::I64), offset_bytes(state.lines))?;
         let indices = open(names::INDICES, Some(index), state.entries * index.bytes())?;
         let value_bytes = if state.has_values {
-            state.entries * draft.dtype.bytes()
+            state.entries * draft.dtype.bytes() as u64
         } else {
             0
         };
-        let values = open(names::VALUES, Some(Element::Real(draft.dtype)), value_bytes)?;
+        let values = open(names::VALUES, Some(draft.dtype.into()), value_bytes)?;
         let queries = draft
             .queries
-            .then(|| open(names::QUERIES, Some(Element::I64), 8 * state.queries))
+            .then(|| open(names::QUERIES, Some(DType::I64), 8 * state.queries))
             .transpose()?;
         let words = draft
             .words
@@ -244,11 +236,7 @@ impl Files {
         let mut labels = Vec::new();
         match draft.labels {
             LabelKind::None => {}
-            LabelKind::One => labels.push(open(
-                names::LABELS,
-                Some(Element::Real(DType::F64)),
-                8 * state.lines,
-            )?),
+            LabelKind::One => labels.push(open(names::LABELS, Some(DType::F64), 8 * state.lines)?),
             LabelKind::Many => {
                 let inside = folder.path().join(names::LABEL_FOLDER);
                 std::fs::create_dir_all(&inside)
@@ -265,12 +253,8 @@ impl Files {
                         options,
                     )
                 };
-                labels.push(open(
-                    names::OFFSETS,
-                    Element::I64,
-                    offset_bytes(state.lines),
-                )?);
-                labels.push(open(names::INDICES, Element::I64, 8 * state.label_entries)?);
+                labels.push(open(names::OFFSETS, DType::I64, offset_bytes(state.lines))?);
+                labels.push(open(names::INDICES, DType::I64, 8 * state.label_entries)?);
             }
         }
         let mut files = Files {
@@ -459,8 +443,8 @@ impl NewMatrix {
             self.fill_with_ones(stage)?;
         }
         match self.draft.dtype {
-            DType::F64 => self.files.values.extend(values, f64::to_le_bytes),
-            DType::F32 => {
+            RealType::F64 => self.files.values.extend(values, f64::to_le_bytes),
+            RealType::F32 => {
                 if let Some(at) = values
                     .iter()
                     .position(|&value| (value as f32).is_infinite())
@@ -489,11 +473,11 @@ impl NewMatrix {
             stage.check()?;
             let now = left.min(ones.len() as u64) as usize;
             match self.draft.dtype {
-                DType::F32 => self
+                RealType::F32 => self
                     .files
                     .values
                     .extend(&ones[..now], |one| (one as f32).to_le_bytes())?,
-                DType::F64 => self.files.values.extend(&ones[..now], f64::to_le_bytes)?,
+                RealType::F64 => self.files.values.extend(&ones[..now], f64::to_le_bytes)?,
             }
             left -= now as u64;
         }
@@ -550,7 +534,7 @@ impl NewMatrix {
             &mut self.home.folder,
             &self.path,
             WIDE,
-            Some(Element::I64),
+            Some(DType::I64),
             8 * self.state.entries,
             self.options,
         )?;
@@ -726,7 +710,7 @@ impl NewMatrix {
             offsets.write(&0_i64.to_le_bytes())?;
         }
         let width = self.draft.width.unwrap_or(self.state.width);
-        if !self.state.wide && SparseShape::index_for(width) == Element::I64 {
+        if !self.state.wide && SparseShape::index_for(width) == DType::I64 {
             self.widen(stage)?;
         }
         if self.draft.labels == LabelKind::Many {
@@ -740,7 +724,7 @@ impl NewMatrix {
                 Compressed::Rows,
                 shape,
                 self.state.label_entries,
-                DType::F32,
+                RealType::F32,
             )?;
         }
         let shape = self.draft.format.lines_first([self.state.lines, width]);
@@ -797,14 +781,14 @@ impl NewMatrix {
         format: Compressed,
         shape: [u64; 2],
         entries: u64,
-        dtype: DType,
+        dtype: RealType,
     ) -> Result<()> {
         let layout = Entries::Arrays;
         let text = Description {
             format,
             shape,
             nonzeros: Some(entries),
-            dtype: Some(dtype),
+            dtype: Some(dtype.into()),
             layout,
         }
         .text();

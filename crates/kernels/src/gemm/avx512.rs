@@ -6,7 +6,7 @@
 //! each byte from memory, so that slow memory does not slow a core down.
 #![allow(unsafe_code)]
 
-use crate::{Dtype, Real};
+use crate::{Real, RealType};
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
 use std::arch::x86_64::*;
@@ -221,7 +221,7 @@ pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
                         to.add((index * depth + level) * group),
                     );
                     match T::DTYPE {
-                        Dtype::F32 => single::copy(
+                        RealType::F32 => single::copy(
                             to.cast(),
                             from.as_ptr().cast(),
                             from.col_stride(),
@@ -229,7 +229,7 @@ pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
                             levels,
                             group,
                         ),
-                        Dtype::F64 => double::copy(
+                        RealType::F64 => double::copy(
                             to.cast(),
                             from.as_ptr().cast(),
                             from.col_stride(),
@@ -246,7 +246,7 @@ pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
             let (from, to) = (a.subrows(row, rows), to.add(index * depth * group));
             match T::DTYPE {
                 _ if a.col_stride() != 1 => gather(to, from, group),
-                Dtype::F32 => single::transpose(
+                RealType::F32 => single::transpose(
                     to.cast(),
                     from.as_ptr().cast(),
                     from.row_stride(),
@@ -254,7 +254,7 @@ pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
                     depth,
                     group,
                 ),
-                Dtype::F64 => double::transpose(
+                RealType::F64 => double::transpose(
                     to.cast(),
                     from.as_ptr().cast(),
                     from.row_stride(),
@@ -374,7 +374,7 @@ unsafe fn tile<T: Real>(
     // SAFETY: the caller's promise; the casts name the type that T is.
     unsafe {
         match T::DTYPE {
-            Dtype::F32 => {
+            RealType::F32 => {
                 let scalars = scalars.map(|x| x.f64() as f32);
                 single::tile(
                     c.cast(),
@@ -385,7 +385,7 @@ unsafe fn tile<T: Real>(
                     depth,
                 );
             }
-            Dtype::F64 => double::tile(
+            RealType::F64 => double::tile(
                 c.cast(),
                 stride,
                 shape,

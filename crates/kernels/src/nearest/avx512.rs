@@ -14,7 +14,7 @@ use faer::MatRef;
 
 use super::Nearest;
 use crate::gemm::avx512::{pack, tile_rows};
-use crate::{Dtype, Real};
+use crate::{Real, RealType};
 
 /// Centres of a tile, limited by registers for two sums each; at least enough to hide the latency
 /// of an addition.
@@ -108,8 +108,12 @@ pub(super) fn nearest<T: Real>(
             // SAFETY: the group has these rows packed.
             unsafe {
                 match T::DTYPE {
-                    Dtype::F32 => single::squares(bytemuck::cast_slice_mut(squares), x.cast(), d),
-                    Dtype::F64 => double::squares(bytemuck::cast_slice_mut(squares), x.cast(), d),
+                    RealType::F32 => {
+                        single::squares(bytemuck::cast_slice_mut(squares), x.cast(), d)
+                    }
+                    RealType::F64 => {
+                        double::squares(bytemuck::cast_slice_mut(squares), x.cast(), d)
+                    }
                 }
             }
         }
@@ -133,8 +137,8 @@ pub(super) fn nearest<T: Real>(
                 // results one element a row.
                 unsafe {
                     match T::DTYPE {
-                        Dtype::F32 => single::fold(tile.cast(), centers.width),
-                        Dtype::F64 => double::fold(tile.cast(), centers.width),
+                        RealType::F32 => single::fold(tile.cast(), centers.width),
+                        RealType::F64 => double::fold(tile.cast(), centers.width),
                     }
                 }
             }

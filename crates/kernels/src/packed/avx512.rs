@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::{LOW_BITS, SHARERS, bits};
-use crate::Dtype;
+use crate::RealType;
 use crate::caches::fetch;
 
 const LANES: usize = 16;
@@ -139,7 +139,7 @@ unsafe fn pack_elements(
     d: usize,
 ) {
     let shared = d.div_ceil(SHARERS);
-    let most = _mm512_set1_epi32((1 << bits(Dtype::F32)) - 1);
+    let most = _mm512_set1_epi32((1 << bits(RealType::F32)) - 1);
     for at in (0..shared).step_by(LANES) {
         let mut low = _mm512_setzero_si512();
         for part in (0..SHARERS).rev() {

@@ -19,7 +19,7 @@ use faer::MatRef;
 
 use crate::elementwise::center_into;
 use crate::view::{row_slice, view_mut};
-use crate::{Dtype, Error, Real};
+use crate::{Error, Real, RealType};
 
 /// Elements that share a byte of lower bits, and the number of bits of each.
 const SHARERS: usize = 4;
@@ -38,8 +38,8 @@ pub struct Packing<T> {
 /// Bytes of a packed row of d elements.
 pub fn packed_row_bytes<T: Real>(d: usize) -> usize {
     match T::DTYPE {
-        Dtype::F32 => (2 * d + d.div_ceil(SHARERS)).next_multiple_of(2),
-        Dtype::F64 => 4 * d,
+        RealType::F32 => (2 * d + d.div_ceil(SHARERS)).next_multiple_of(2),
+        RealType::F64 => 4 * d,
     }
 }
 
@@ -51,15 +51,15 @@ pub fn packing_held_bytes<T: Real>(d: usize) -> usize {
 /// Whether this CPU has a kernel for these rows.
 fn is_wide<T: Real>() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return T::DTYPE == Dtype::F32 && avx512::serves();
+    return T::DTYPE == RealType::F32 && avx512::serves();
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
 
-const fn bits(dtype: Dtype) -> u32 {
+const fn bits(dtype: RealType) -> u32 {
     match dtype {
-        Dtype::F32 => 16 + LOW_BITS,
-        Dtype::F64 => 32,
+        RealType::F32 => 16 + LOW_BITS,
+        RealType::F64 => 32,
     }
 }
 
@@ -192,7 +192,7 @@ impl<T: Real> Packing<T> {
             return avx512::pack_row(out, row, least, per_step);
         }
         match T::DTYPE {
-            Dtype::F32 => {
+            RealType::F32 => {
                 let (row, least, per_step): (&[f32], &[f32], &[f32]) = (
                     bytemuck::cast_slice(row),
                     bytemuck::cast_slice(&self.least[..d]),
@@ -205,7 +205,7 @@ impl<T: Real> Packing<T> {
                 // exceeds the range by at most the rounding.
                 let steps = |x: f32, least: f32, per_step: f32| {
                     (((x - least) * per_step + 8_388_608.0).to_bits() & 0x7f_ffff)
-                        .min((1 << bits(Dtype::F32)) - 1)
+                        .min((1 << bits(RealType::F32)) - 1)
                 };
                 for j in 0..d {
                     high[j] =
@@ -222,7 +222,7 @@ impl<T: Real> Packing<T> {
                     }
                 }
             }
-            Dtype::F64 => {
+            RealType::F64 => {
                 let out = &mut out.as_chunks_mut::<4>().0[..d];
                 let (least, per_step) = (&self.least[..d], &per_step[..d]);
                 for j in 0..d {
@@ -275,7 +275,7 @@ impl<T: Real> Packing<T> {
     fn unpack_row(&self, out: &mut [T], bytes: &[u8], base: &[T]) {
         let d = out.len();
         match T::DTYPE {
-            Dtype::F32 => {
+            RealType::F32 => {
                 let out: &mut [f32] = bytemuck::cast_slice_mut(out);
                 let (step, base): (&[f32], &[f32]) =
                     (bytemuck::cast_slice(&self.step), bytemuck::cast_slice(base));
@@ -293,7 +293,7 @@ impl<T: Real> Packing<T> {
                     );
                 }
             }
-            Dtype::F64 => {
+            RealType::F64 => {
                 let (bytes, step, base) =
                     (&bytes.as_chunks::<4>().0[..d], &self.step[..d], &base[..d]);
                 for j in 0..d {

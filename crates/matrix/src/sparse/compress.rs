@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use outcore_core::format::Vector;
-use outcore_core::{
-    Element, Error, Job, MemorySplit, Result, Session, Stage, StoredFile, with_real,
-};
+use outcore_core::{DType, Error, Job, MemorySplit, Result, Session, Stage, StoredFile, with_real};
 use outcore_device::Locked;
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
@@ -36,7 +34,7 @@ pub fn compress(
     a: &Sparse,
     out: Option<PathBuf>,
 ) -> Result<Job<Option<Sparse>>> {
-    with_real!(a.dtype(), T => plan::<T>(session, a, out))
+    with_real!(a.real(), T => plan::<T>(session, a, out))
 }
 
 /// Tiles of one block, not yet placed.
@@ -60,13 +58,13 @@ fn plan<T: Real>(
             let (file, numbers) = write::<T>(&session, stage, &a, &blocks, tiles, None, 1.0)?;
             let shape = SparseShape::of(&a);
             let sides = [shape.lines, shape.width];
-            let tiled = Tiled::new("scratch", &numbers, file, shape.dtype, sides, shape.entries)?;
+            let tiled = Tiled::new("scratch", &numbers, file, shape.real, sides, shape.entries)?;
             return Sparse::tiled(
                 &session,
                 None,
                 shape.format,
                 sides,
-                shape.dtype,
+                shape.real,
                 shape.entries,
                 tiled,
             )
@@ -99,7 +97,7 @@ pub fn compress_within(
     objects: &mut dyn NewObjects,
     path: &Path,
 ) -> Result<bool> {
-    with_real!(a.dtype(), T => {
+    with_real!(a.real(), T => {
         let ((plan, sizes, blocks), fraction) = (sizing::<T>(session, a), stage.fraction());
         stage.run(plan, fraction)?;
         let Some(tiles) = placed::<T>(&sizes, a) else { return Ok(false) };
@@ -219,7 +217,7 @@ fn write<T: Real>(
                     objects.create(name, len)?,
                 )))
             };
-            let vector = Vector::new(Element::I64, numbers.len() as u64);
+            let vector = Vector::new(DType::I64, numbers.len() as u64);
             let tiles = make(names::TILES, vector.file_bytes())?;
             let mut bytes = vector.header_by_rows(NUMBERS as u64);
             bytes.extend_from_slice(bytemuck::cast_slice(&numbers));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use outcore_core::format::Vector;
-use outcore_core::{DType, Element, Error, Result, Session, StoredFile};
+use outcore_core::{DType, Error, RealType, Result, Session, StoredFile};
 use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
 use outcore_store::{NewObjects, locate};
 
@@ -25,9 +25,9 @@ pub struct SparseShape {
     /// Entries.
     pub entries: u64,
     /// The type of indices.
-    pub index: Element,
+    pub index: DType,
     /// The type of values.
-    pub dtype: DType,
+    pub real: RealType,
     /// Whether values are stored; else all are one.
     pub has_values: bool,
 }
@@ -41,7 +41,7 @@ impl SparseShape {
             width: matrix.width(),
             entries: matrix.nonzeros(),
             index: matrix.index_element(),
-            dtype: matrix.dtype(),
+            real: matrix.real(),
             has_values: matrix.has_values(),
         }
     }
@@ -52,28 +52,25 @@ impl SparseShape {
             format: self.format,
             shape,
             nonzeros: Some(self.entries),
-            dtype: Some(self.dtype),
+            dtype: Some(self.real.into()),
             layout: Entries::Arrays,
         }
     }
 
     fn vectors(&self) -> [(&'static str, Vector); 3] {
         [
-            (names::OFFSETS, Vector::new(Element::I64, self.lines + 1)),
+            (names::OFFSETS, Vector::new(DType::I64, self.lines + 1)),
             (names::INDICES, Vector::new(self.index, self.entries)),
-            (
-                names::VALUES,
-                Vector::new(Element::Real(self.dtype), self.entries),
-            ),
+            (names::VALUES, Vector::new(self.real.into(), self.entries)),
         ]
     }
 
     /// The least type for numbers below `width`.
-    pub fn index_for(width: u64) -> Element {
+    pub fn index_for(width: u64) -> DType {
         if width <= 1 << 31 {
-            Element::I32
+            DType::I32
         } else {
-            Element::I64
+            DType::I64
         }
     }
 }
@@ -195,7 +192,7 @@ impl NewSparse {
         let SparseShape {
             lines,
             width,
-            dtype,
+            real,
             format,
             ..
         } = shape;
@@ -204,7 +201,7 @@ impl NewSparse {
             "scratch".into(),
             format,
             [lines, width],
-            dtype,
+            real,
             files,
             stop,
         )

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::panels::cut;
-use outcore_core::{Element, Error, MemorySplit, Result, Session, with_real};
+use outcore_core::{DType, Error, MemorySplit, Result, Session, with_real};
 use outcore_device::Locked;
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Csr, Index, Lines, Real, Tile, Tiles};
@@ -278,7 +278,7 @@ impl PieceBlocks {
     }
 
     /// The type of indices in arrays; nothing for tiles.
-    pub fn index_element(&self) -> Option<Element> {
+    pub fn index_element(&self) -> Option<DType> {
         match &self.parts.form {
             Form::Tiled(_) => None,
             Form::Arrays { indices, .. } => Some(indices.vector.element),
@@ -327,7 +327,7 @@ impl PieceBlocks {
         } = &self.piece;
         let (part, ..) = self.arrays();
         let mut offsets: Cow<'a, [i64]> = match part.vector.element {
-            Element::I32 => blocks[0]
+            DType::I32 => blocks[0]
                 .slice::<i32>()
                 .iter()
                 .map(|&offset| i64::from(offset))
@@ -421,11 +421,11 @@ macro_rules! with_csr {
             (&$piece, $blocks);
         let offsets = piece.offsets(blocks)?;
         match piece.index_element() {
-            Some(outcore_core::Element::U16) => {
+            Some(outcore_core::DType::U16) => {
                 let $lines = piece.csr::<u16, $T>(&offsets, blocks)?;
                 $body
             }
-            Some(outcore_core::Element::I32) => {
+            Some(outcore_core::DType::I32) => {
                 let $lines = piece.csr::<i32, $T>(&offsets, blocks)?;
                 $body
             }
@@ -529,7 +529,7 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts, stop: Stop<'_>) -> Res
     let cutter = Arc::new(Mutex::new(Cutter::new(parts.lines, entries)));
     if let Backing::Memory(bytes) = &part.backing {
         let found = match part.vector.element {
-            Element::I32 => {
+            DType::I32 => {
                 let offsets = bytemuck::cast_slice::<u8, i32>(bytes)
                     .iter()
                     .map(|&offset| i64::from(offset));
@@ -559,7 +559,7 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts, stop: Stop<'_>) -> Res
             plan.task(task.run(move |cx| {
                 let mut cutter = cutter.locked();
                 let found = match element {
-                    Element::I32 => cutter.numbers(
+                    DType::I32 => cutter.numbers(
                         first,
                         cx.blocks[0]
                             .slice::<i32>()
@@ -614,7 +614,7 @@ pub(super) fn offset_of(session: &Session, parts: &Arc<Parts>, line: u64) -> Res
             .read(part.region(extent, line..line + 1))
             .run(move |cx| {
                 *slot.locked() = match element {
-                    Element::I32 => i64::from(cx.blocks[0].slice::<i32>()[0]),
+                    DType::I32 => i64::from(cx.blocks[0].slice::<i32>()[0]),
                     _ => cx.blocks[0].slice::<i64>()[0],
                 };
                 Ok(())
@@ -645,10 +645,10 @@ fn counted(session: &Session, parts: &Arc<Parts>, tiled: &Tiled, line: u64) -> R
     );
     let found = Arc::new(Mutex::new(0));
     let slot = Arc::clone(&found);
-    let dtype = parts.dtype;
+    let real = parts.real;
     plan.task(Task::new("count").read(region).run(move |cx| {
         let mut count = 0;
-        with_real!(dtype, T => {
+        with_real!(real, T => {
             let tiles = blocks.tiles::<T>(cx.blocks)?;
             blocks.lines_of(&tiles).each_line(|_, entries| count += entries.len() as u64);
         });

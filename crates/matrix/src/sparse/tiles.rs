@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use outcore_core::{DType, Error, FormatError, Result, StoredFile};
+use outcore_core::{Error, FormatError, RealType, Result, StoredFile};
 use outcore_engine::{Block, Plan, Region};
 use outcore_kernels::{Real, Tile};
 
@@ -141,7 +141,7 @@ impl Tiled {
         object: &str,
         numbers: &[i64],
         file: Arc<StoredFile>,
-        dtype: DType,
+        real: RealType,
         sides: [u64; 2],
         entries: u64,
     ) -> Result<Tiled> {
@@ -152,7 +152,7 @@ impl Tiled {
                 reason,
             })
         };
-        let ([lines, width], value_bytes) = (sides, dtype.bytes());
+        let ([lines, width], value_bytes) = (sides, real.bytes() as u64);
         let mut tiles: Vec<TileSpec> = Vec::with_capacity(numbers.len() / NUMBERS);
         let mut blocks: Vec<BlockSpec> = Vec::new();
         let mut entry = 0;

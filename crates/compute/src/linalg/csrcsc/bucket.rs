@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use outcore_core::Element;
+use outcore_core::DType;
 use outcore_engine::{Block, TaskError};
 use outcore_kernels::Real;
 use outcore_matrix::sparse::Piece;
@@ -22,7 +22,7 @@ pub(super) struct Bucket<T> {
     pub(super) entries: Range<u64>,
     /// Whether its offsets are written.
     pub(super) begins: bool,
-    pub(super) index: Element,
+    pub(super) index: DType,
     pub(super) has_values: bool,
     pub(super) place_bytes: usize,
     pub(super) pieces: Arc<Vec<Piece>>,
@@ -78,7 +78,7 @@ impl<T: Real> Bucket<T> {
             .first_mut()
             .map_or(&mut [][..], |block| block.slice_mut::<T>());
         match self.index {
-            Element::I32 => self.place(
+            DType::I32 => self.place(
                 read,
                 &mut next,
                 indices[0].slice_mut::<i32>(),

@@ -1,0 +1,85 @@
+"""Numbers about an array on SSD, as NumPy's methods give them: each one pass, but for a histogram without a range."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ArgumentError, ShapeError
+
+if TYPE_CHECKING:
+    from ._array import Array
+
+__all__ = ["Axis", "extreme", "histogram", "mean", "moment", "total"]
+
+Axis = Literal[0, 1, -1, -2] | None
+BLOCK_BYTES = 16 << 20
+
+
+def extreme(x: Array, how: Literal["min", "max"], axis: Axis) -> Any:
+    """The least or greatest element, of the type of the array."""
+    from . import linalg
+
+    if not x.size:
+        raise ArgumentError(f"{x!r} has no elements, and so no {how}imum")
+    found = linalg.reduce(x, how) if axis is None else _by_axis(x, axis)[how]
+    return np.asarray(found).astype(x.dtype)[()]
+
+
+def total(x: Array, axis: Axis) -> Any:
+    """The sum; of integers an integer, of 64 bits as NumPy's."""
+    from . import linalg
+
+    if axis is None:
+        found: Any = linalg.reduce(x, "sum")
+    else:
+        statistics = _by_axis(x, axis)
+        found = statistics["mean"] * statistics["count"] if statistics["count"] else np.zeros(len(statistics["mean"]))
+    if x.dtype.kind in "biu":
+        found = np.rint(found).astype(np.uint64 if x.dtype.kind == "u" else np.int64)
+    return np.float64(found) if np.ndim(found) == 0 and x.dtype.kind not in "biu" else found
+
+
+def mean(x: Array, axis: Axis) -> Any:
+    from . import linalg
+
+    if axis is None:
+        return np.float64(linalg.reduce(x, "sum") / x.size) if x.size else np.float64("nan")
+    return _by_axis(x, axis)["mean"]
+
+
+def moment(x: Array, axis: Axis, ddof: int) -> Any:
+    """The variance; of all elements, merged from those of the columns."""
+    if axis is not None:
+        return _by_axis(x, axis, ddof)["variance"]
+    found = _by_axis(x, 0)
+    count, means = found["count"], found["mean"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        squares = count * found["variance"].sum() + count * np.square(means - means.mean()).sum()
+        return np.float64(squares / np.float64(x.size - ddof))
+
+
+def histogram(x: Array, bins: Any, limits: tuple[float, float] | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """As `numpy.histogram` of all elements, a block of rows at a time."""
+    if isinstance(bins, str):
+        raise ArgumentError(f"bins must be a number or edges, not {bins!r}, which needs all elements in memory")
+    if limits is None and np.ndim(bins) == 0:
+        limits = (float(extreme(x, "min", None)), float(extreme(x, "max", None))) if x.size else (0.0, 1.0)
+    edges = np.histogram_bin_edges(np.empty(0, np.float64), bins, limits)
+    counts = np.zeros(len(edges) - 1, np.int64)
+    uniform = np.ndim(bins) == 0
+    rows = max(1, BLOCK_BYTES // max(1, x.nbytes // max(1, len(x))))
+    for start in range(0, len(x), rows):
+        block = x[start : start + rows]
+        counts += np.histogram(block, len(counts), limits)[0] if uniform else np.histogram(block, edges)[0]
+    return counts, edges
+
+
+def _by_axis(x: Array, axis: int, ddof: int = 0) -> Any:
+    from . import linalg
+
+    if x.ndim > 2 or not -x.ndim <= axis < x.ndim:
+        raise ShapeError(f"{x!r} has no axis {axis} to go along" + ("; see it as rows with reshape" if x.ndim > 2 else ""))
+    return linalg.column_statistics(x.T if x.ndim == 2 and axis % 2 == 1 else x, ddof=ddof)
