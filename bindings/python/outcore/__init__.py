@@ -21,7 +21,7 @@ from typing import Any, Literal, overload
 import numpy.typing as npt
 
 from . import _native, errors, linalg
-from ._array import Array, native_output, refuse_sparse, result_of, session_of
+from ._array import Array, refuse_sparse, session_of
 from ._foreign import (
     export_bow,
     export_libsvm,
@@ -37,6 +37,7 @@ from ._foreign import (
     import_text,
     import_xc,
 )
+from ._convert import converted
 from ._native import VERSION as __version__  # noqa: N811
 from ._plan import Plan, explain
 from ._session import (

@@ -295,6 +295,14 @@ class Array(Stored[_native.Matrix]):
         found = self.numpy()
         return found if dtype is None else np.asarray(found, dtype)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """The whole array in memory, for libraries that take DLPack; as `numpy` reads it."""
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Memory of the CPU."""
+        return (1, 0)
+
     def __getitem__(self, key: Key) -> Any:
         """The elements that a key picks, as NumPy picks them, read at once into a new array.
 
@@ -541,16 +549,27 @@ class Array(Stored[_native.Matrix]):
                 raise ShapeError(f"{value!r} is assigned to all of an array of its shape, or part after part from memory")
             self._flat[...] = value._flat
             return
+        flat, first = self._flat, parse_key(rows, self._shape[:1])
         values = numbers(value)
-        if values.ndim > 1:
-            values = np.ascontiguousarray(np.broadcast_to(values, (*values.shape[: max(0, values.ndim - self.ndim + 1)], *self._shape[1:])))
-            values = values.reshape(*values.shape[: values.ndim - self.ndim + 1], self._width)
-        elif values.ndim == 1:
-            values = np.broadcast_to(values, self._shape[1:]).reshape(self._width)
-        self._flat[rows] = values
+        surplus = max(0, values.ndim - self.ndim)
+        if any(size != 1 for size in values.shape[:surplus]):
+            raise ShapeError(f"could not broadcast values of shape {values.shape} to rows of shape {self._shape[1:]}")
+        try:
+            values = np.broadcast_to(values.reshape(values.shape[surplus:]), (*first.counts, *self._shape[1:]))
+        except ValueError:
+            raise ShapeError(f"could not broadcast values of shape {values.shape} to shape {(*first.shape, *self._shape[1:])}") from None
+        step = max(1, CHUNK_BYTES // max(1, self._width * self.dtype.itemsize))
+        numbered = range(len(self))[rows] if isinstance(rows, slice) else [first.bounds[0][0]]
+        for start in range(0, len(values), step):
+            part = np.ascontiguousarray(values[start : start + step])
+            picked = numbered[start : start + step]
+            end = None if picked[-1] + (stride := picked[1] - picked[0] if len(picked) > 1 else 1) < 0 else picked[-1] + stride
+            flat[slice(picked[0], end, stride)] = part.reshape(len(part), self._width)
 
     def _assign(self, key: Any, value: Any, progress: bool | None) -> None:
         """Writes a part without steps: in one go where the value lies in memory as it will on SSD, else in pieces."""
+        if self.ndim > 2:
+            return self._assign_rows(key, value)
         pick = parse_key(key, self._shape)
         into = self._covered(pick)
         if isinstance(value, Array) and value.shape == pick.shape == pick.counts and value.dtype == self.dtype:

@@ -30,8 +30,11 @@ def converted(session: Session, a: Array, out: Any, dtype: Any, order: Order, pr
             raise ShapeError(f"a is {a.shape}, out is {out.shape}")
         _copy(a, out)
         return out
-    path = session.scratch_path() if out is None else full_path(out)
-    draft = _native.draft_matrix(session._engine, path, kind, list(a.shape), order)
+    if out is None:
+        unnamed = Array._result(session, _native.temporary_matrix(session._engine, kind, list(a.shape), order))
+        _copy(a, unnamed)
+        return unnamed
+    draft = _native.draft_matrix(session._engine, full_path(out), kind, list(a.shape), order)
     try:
         _copy(a, Array(session, draft, None))
         finished = draft.finish()

@@ -73,6 +73,8 @@ def histogram(x: Array, bins: Any, limits: tuple[float, float] | None) -> tuple[
     rows = max(1, BLOCK_BYTES // max(1, x.nbytes // max(1, len(x))))
     for start in range(0, len(x), rows):
         block = x[start : start + rows]
+        if block.dtype == np.bool_:
+            block = block.view(np.uint8)
         counts += np.histogram(block, len(counts), limits)[0] if uniform else np.histogram(block, edges)[0]
     return counts, edges
 

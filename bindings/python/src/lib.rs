@@ -59,7 +59,9 @@ mod _native {
         axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk,
     };
     #[pymodule_export]
-    use crate::matrix::{Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw};
+    use crate::matrix::{
+        Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw, temporary_matrix,
+    };
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]

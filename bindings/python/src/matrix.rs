@@ -231,6 +231,20 @@ pub(crate) fn draft_matrix(
     carry_out(py, session.get()?, draft).map(Matrix::new)
 }
 
+/// A matrix of zeros without a name, in scratch.
+#[pyfunction]
+pub(crate) fn temporary_matrix(
+    py: Python<'_>,
+    session: &Session,
+    dtype: &str,
+    shape: Vec<u64>,
+    order: &str,
+) -> PyResult<Matrix> {
+    let (within, dtype, order) = (session.get()?.clone(), type_of(dtype)?, order_of(order)?);
+    let make = move |_: &dyn Fn() -> bool| Array::temporary(&within, dtype, &shape, order);
+    carry_out(py, session.get()?, make).map(Matrix::new)
+}
+
 /// Converts a matrix for Python.
 pub(crate) fn made(py: Python<'_>, array: Array) -> PyResult<Py<PyAny>> {
     Ok(Matrix::new(array).into_pyobject(py)?.into_any().unbind())

@@ -242,7 +242,7 @@ pub(crate) fn sparse_scaled(
         rows,
         cols,
         unit_rows,
-        real,
+        dtype: real,
     };
     Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), made)
 }

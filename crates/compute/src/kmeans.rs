@@ -364,7 +364,7 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
 mod tests {
     use super::*;
     use crate::testing::{numbers, operand};
-    use outcore_core::DType;
+    use outcore_core::RealType;
     use outcore_core::Settings;
 
     /// Rows around `clouds` middles, between which they overlap.
@@ -381,7 +381,7 @@ mod tests {
         for (n, d, k) in [(1, 1, 1), (700, 3, 2), (20_000, 12, 40)] {
             let x = rows(n, d, 13);
             let start: Vec<f64> = x[..k * d].iter().map(|&x| f64::from(x)).collect();
-            let x = operand(&x, d, DType::F32);
+            let x = operand(&x, d, RealType::F32);
             let session = Session::new(Settings {
                 memory_bytes: Some(64 << 20),
                 ..Settings::default()

@@ -19,12 +19,12 @@ pub(crate) mod testing {
     //! What tests of algorithms begin with.
 
     use bytemuck::Pod;
-    use outcore_core::DType;
+    use outcore_core::RealType;
     use outcore_device::Buf;
     use outcore_matrix::Operand;
 
     /// Rows of `cols` elements each, in memory.
-    pub(crate) fn operand<T: Pod>(x: &[T], cols: usize, dtype: DType) -> Operand {
+    pub(crate) fn operand<T: Pod>(x: &[T], cols: usize, dtype: RealType) -> Operand {
         let bytes: &[u8] = bytemuck::cast_slice(x);
         let mut buf = Buf::anonymous(bytes.len()).expect("there is memory");
         buf[..bytes.len()].copy_from_slice(bytes);

@@ -199,7 +199,7 @@ fn plan<T: Real>(
 mod tests {
     use super::*;
     use crate::testing::{numbers, operand};
-    use outcore_core::Settings;
+    use outcore_core::{RealType, Settings};
 
     /// What principal components are, by plain loops: the means, and the covariance.
     fn reference(x: &[f64], d: usize) -> (Vec<f64>, Vec<f64>) {
@@ -274,8 +274,8 @@ mod tests {
             let session = Session::new(settings).expect("a budget is all it takes");
             let single: Vec<f32> = x.iter().map(|&x| x as f32).collect();
             for (x, epsilon) in [
-                (operand(&x, d, DType::F64), f64::EPSILON),
-                (operand(&single, d, DType::F32), f64::from(f32::EPSILON)),
+                (operand(&x, d, RealType::F64), f64::EPSILON),
+                (operand(&single, d, RealType::F32), f64::from(f32::EPSILON)),
             ] {
                 let job = fit(&session, x, Components::Count(count), 1).expect(&what);
                 let found = job.run().expect(&what);

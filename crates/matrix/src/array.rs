@@ -138,7 +138,7 @@ impl Array {
     pub fn real(&self) -> Result<RealType> {
         self.dtype.real().ok_or_else(|| Error::DType {
             what: format!(
-                "{} is {}, which this does not compute with; a copy of it in float32 or float64 is: {0}.astype('float32', path)",
+                "{} is {}, which is not computed with; outcore.convert(x, path, dtype='float32') makes a copy that is",
                 self.name(),
                 self.dtype
             ),

@@ -33,6 +33,9 @@ const REQUEST_COST_BYTES: u64 = 8192;
 /// Rows that are copied between two looks at whether to go on.
 const LOOK_ROWS: usize = 1 << 12;
 
+/// Bytes of a panel, and of a part, at most.
+const PART_BYTES_MAX: u64 = 32 << 20;
+
 /// Regions that a task reads, at most.
 const REGIONS_MAX: usize = 1024;
 
@@ -367,7 +370,9 @@ impl Parts {
     /// None where there is no way: too many rows, or too many chunks for the memory.
     fn of(selection: &Selection<'_>) -> Option<Parts> {
         let (rows, row_bytes) = (selection.rows, selection.row_bytes());
-        let share = selection.split().moved_panel_bytes() / 2;
+        // Three tasks are under way, each with a panel and its chunks or a part and its rows: chunks are
+        // long where both are.
+        let share = (selection.split().free() / 6).min(PART_BYTES_MAX);
         let stride = selection.x.layout().row_stride * selection.layout.element;
         let panels = cut(0..selection.x.rows(), (share / stride.max(1)).max(1));
         let part_rows = (share / row_bytes).max(1);

@@ -11,7 +11,7 @@ use outcore::linalg::{
 };
 use outcore::pca::{Components, fit};
 use outcore::{
-    Array, Buf, Compressed, DType, Norm, Order, Output, Session, Settings, Shared, Sparse,
+    Array, Buf, Compressed, DType, Norm, Order, Output, RealType, Session, Settings, Shared, Sparse,
 };
 
 const BUDGET: u64 = 8 << 20;
@@ -102,7 +102,7 @@ impl Place {
         }
         let session = session(self.folder.path(), 64 << 20, 2);
         let (offsets, places) = ((DType::I64, bytes(&offsets)), (DType::I32, bytes(&indices)));
-        let values = Some((DType::F32, bytes(&numbers(indices.len(), 9))));
+        let values = Some((RealType::F32, bytes(&numbers(indices.len(), 9))));
         let shape = [rows as u64, cols as u64];
         let made =
             Sparse::in_memory(&session, Compressed::Rows, shape, offsets, places, values).unwrap();
@@ -422,7 +422,7 @@ fn sparse_matrices() {
                 let x = numbers(a.cols() as usize, 4);
                 let x = outcore::Operand::Memory {
                     bytes: bytes(&x),
-                    dtype: DType::F32,
+                    dtype: RealType::F32,
                     rows: a.cols(),
                     cols: 1,
                     row_stride: 1,

@@ -15,8 +15,8 @@ use outcore::pca::{Components, fit};
 use outcore::samples::{Dataset, DatasetWriter, Field, Kind, WriterOptions};
 use outcore::sparse::compress;
 use outcore::{
-    Array, Buf, Compressed, DType, Error, Norm, Operand, Order, Output, Result, Session, Settings,
-    Sparse, WrapDevice,
+    Array, Buf, Compressed, DType, Error, Norm, Operand, Order, Output, RealType, Result, Session,
+    Settings, Sparse, WrapDevice,
 };
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 use outcore_store::{Error as StoreError, Formatted};
@@ -275,7 +275,7 @@ fn sparse_operations() -> Vec<(&'static str, SparseOperation)> {
         let bytes = bytes.freeze();
         Operand::Memory {
             bytes,
-            dtype: DType::F32,
+            dtype: RealType::F32,
             rows,
             cols,
             row_stride: cols,
@@ -374,7 +374,7 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
             (DType::I32, indices.freeze()),
         );
         let shape = [lines as u64, WORDS];
-        let values = Some((DType::F32, values.freeze()));
+        let values = Some((RealType::F32, values.freeze()));
         let a =
             Sparse::in_memory(&plain, Compressed::Rows, shape, offsets, indices, values).unwrap();
         scaled(&plain, &a, Scaling::default(), Some(input.clone()))

@@ -50,7 +50,7 @@ fn files_that_numpy_wrote_are_understood() {
         let dense = parse_npy(name, &file, file.len() as u64).unwrap();
         assert_eq!((dense.dtype, dense.order), (dtype, order), "{name}");
         assert_eq!(
-            (dense.shape().as_slice(), dense.data_offset),
+            (dense.shape.as_slice(), dense.data_offset),
             (shape, offset),
             "{name}"
         );
@@ -106,7 +106,7 @@ fn numpy_reads_what_we_write() {
         for element in 0..dense.rows * dense.cols {
             match dtype {
                 DType::F32 => file.extend_from_slice(&(element as f32).to_le_bytes()),
-                DType::F64 => file.extend_from_slice(&(element as f64).to_le_bytes()),
+                _ => file.extend_from_slice(&(element as f64).to_le_bytes()),
             }
         }
         let path = dir.path().join("x.npy");

@@ -41,7 +41,7 @@ fn store(place: &Place, x: &[f64], cols: usize, dtype: DType, order: Order) -> A
             .iter_mut()
             .zip(x)
             .for_each(|(to, x)| *to = *x as f32),
-        DType::F64 => bytemuck::cast_slice_mut::<u8, f64>(&mut bytes)
+        _ => bytemuck::cast_slice_mut::<u8, f64>(&mut bytes)
             .iter_mut()
             .zip(x)
             .for_each(|(to, x)| *to = *x),

@@ -8,7 +8,8 @@ use outcore::linalg::{
 };
 use outcore::pca::{Components, fit};
 use outcore::{
-    Array, Buf, DType, Error, Job, Norm, Operand, Order, Output, Session, Settings, Shared,
+    Array, Buf, DType, Error, Job, Norm, Operand, Order, Output, RealType, Session, Settings,
+    Shared,
 };
 use proptest::prelude::*;
 
@@ -28,7 +29,7 @@ fn in_memory(rows: usize, cols: usize, values: &[f32]) -> Operand {
     let (rows, cols) = (rows as u64, cols as u64);
     Operand::Memory {
         bytes,
-        dtype: DType::F32,
+        dtype: RealType::F32,
         rows,
         cols,
         row_stride: cols,

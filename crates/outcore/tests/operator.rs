@@ -13,7 +13,8 @@ use outcore::linalg::eigh_largest;
 use outcore::operator::{Centred, Gram, Matrix, Operator, Symmetric};
 use outcore::pass::Rows;
 use outcore::{
-    Array, Buf, Compressed, DType, Error, Order, Result, Session, Settings, Shared, Sparse, Stage,
+    Array, Buf, Compressed, DType, Error, Order, RealType, Result, Session, Settings, Shared,
+    Sparse, Stage,
 };
 
 const ROWS: usize = 900;
@@ -133,7 +134,7 @@ fn a_search_that_has_no_room_or_no_sense_is_refused() {
     )
     .unwrap();
     assert!(matches!(
-        eigh_largest(&small, Matrix::new(&small, array), 1, 0).err(),
+        eigh_largest(&small, Matrix::new(&small, array).unwrap(), 1, 0).err(),
         Some(Error::Shape { .. })
     ));
 }
@@ -293,7 +294,7 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
             shape,
             offsets,
             indices,
-            Some((DType::F32, shared(&entries))),
+            Some((RealType::F32, shared(&entries))),
         )
         .unwrap()
     };
@@ -319,6 +320,7 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
                         Rows::Sparse(a) => Rows::Sparse(a.clone()),
                     },
                 )
+                .unwrap()
             };
             for centred in [false, true] {
                 let a = |row: usize, column: usize| {
@@ -354,7 +356,7 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
         }
     }
     assert!(matches!(
-        Centred::new(Matrix::new(&place, &dense), vec![0.0]),
+        Centred::new(Matrix::new(&place, &dense).unwrap(), vec![0.0]),
         Err(Error::Shape { .. })
     ));
 }
@@ -381,7 +383,7 @@ fn a_search_in_a_small_budget_ends_or_says_before_what_it_needs() {
     made.write(shared(&values)).unwrap().run().unwrap();
     let search = |memory_bytes: u64| {
         let session = session(folder.path(), memory_bytes, 2);
-        let matrix = Matrix::new(&session, Array::open(&session, &path).unwrap());
+        let matrix = Matrix::new(&session, Array::open(&session, &path).unwrap()).unwrap();
         eigh_largest(&session, Gram(matrix), 3, 0)?.run()
     };
     let expected = search(64 << 20).unwrap().values;

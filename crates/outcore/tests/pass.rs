@@ -12,7 +12,8 @@ use histogram::Histogram;
 use outcore::kernels::MatRef;
 use outcore::pass::{Fold, Rows, fold};
 use outcore::{
-    Array, Buf, Compressed, DType, Error, Order, Result, Session, Settings, Shared, Sparse,
+    Array, Buf, Compressed, DType, Error, Order, RealType, Result, Session, Settings, Shared,
+    Sparse,
 };
 
 const ROWS: usize = 5_000;
@@ -73,7 +74,7 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
             [ROWS as u64, COLUMNS as u64],
             (DType::I64, shared(&offsets)),
             (DType::I32, shared(&places)),
-            Some((DType::F32, shared(&values))),
+            Some((RealType::F32, shared(&values))),
         );
         for rows in [
             Rows::Dense(Array::open(&session, &path).unwrap().into()),

@@ -9,8 +9,8 @@ use outcore::linalg::{
 use outcore::pass::Rows;
 use outcore::sparse::compress;
 use outcore::{
-    Array, Buf, Compressed, DType, Error, Norm, Operand, Order, Output, Session, Settings, Shared,
-    Sparse,
+    Array, Buf, Compressed, DType, Error, Norm, Operand, Order, Output, RealType, Session,
+    Settings, Shared, Sparse,
 };
 use proptest::prelude::*;
 
@@ -138,7 +138,7 @@ impl Made {
             shape,
             offsets,
             indices,
-            Some((DType::F32, bytes(&self.values))),
+            Some((RealType::F32, bytes(&self.values))),
         )
         .unwrap()
     }
@@ -231,7 +231,7 @@ fn operand(values: &[f32], rows: usize, cols: usize, by_rows: bool) -> Operand {
     };
     Operand::Memory {
         bytes: bytes(&values),
-        dtype: DType::F32,
+        dtype: RealType::F32,
         rows: rows as u64,
         cols: cols as u64,
         row_stride,
@@ -505,7 +505,7 @@ fn values_are_scaled_by_rows_and_columns_dampened_and_normalised() {
             rows: Some(by_rows),
             cols: Some(by_cols),
             unit_rows: true,
-            dtype: Some(DType::F64),
+            dtype: Some(RealType::F64),
         };
         let job = scaled(&place.session, &a, scaling, Some(place.path("scaled"))).unwrap();
         let b = job.run().unwrap();
@@ -532,7 +532,7 @@ fn rows_longer_than_a_piece_are_normalised_as_a_whole() {
     let made = made(3, 90_000, 60_000, 5);
     let unit = Scaling {
         unit_rows: true,
-        dtype: Some(DType::F64),
+        dtype: Some(RealType::F64),
         ..Scaling::default()
     };
     let job = scaled(&place.session, &place.store(&made), unit, None).unwrap();

@@ -28,7 +28,7 @@ pub struct Scaling {
     /// Divide each row by its Euclidean norm, where that is not zero.
     pub unit_rows: bool,
     /// Element type of the result, if not that of A.
-    pub real: Option<RealType>,
+    pub dtype: Option<RealType>,
 }
 
 /// A copy of A with scaled values, in a new folder or in scratch.
@@ -59,7 +59,7 @@ pub fn scaled(
             )));
         }
     }
-    let real = scaling.real.unwrap_or(a.real());
+    let real = scaling.dtype.unwrap_or(a.real());
     with_real!(a.real(), T => with_real!(real, U => plan::<T, U>(session, a, scaling, real, out)))
 }
 
