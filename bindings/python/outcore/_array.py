@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -295,6 +295,12 @@ class Array(Stored[_native.Matrix]):
         found = self.numpy()
         return found if dtype is None else np.asarray(found, dtype)
 
+    def __iter__(self) -> Iterator[Any]:
+        """Rows as NumPy arrays, a few MiB read at a time; of a vector its elements."""
+        step = max(1, CHUNK_BYTES // max(1, self._width * self.dtype.itemsize))
+        for start in range(0, len(self), step):
+            yield from self[start : start + step]
+
     def __dlpack__(self, **options: Any) -> Any:
         """The whole array in memory, for libraries that take DLPack; as `numpy` reads it."""
         return self.numpy().__dlpack__(**options)
@@ -303,6 +309,13 @@ class Array(Stored[_native.Matrix]):
         """Memory of the CPU."""
         return (1, 0)
 
+    # Of a vector, a[i] is a number; a checker takes it for an array of no dimensions, which does the same.
+    @overload
+    def __getitem__(self, key: tuple[SupportsIndex, SupportsIndex]) -> Any: ...
+    @overload
+    def __getitem__(self, key: Index | tuple[Index, ...]) -> Numbers: ...
+    @overload
+    def __getitem__(self, key: Key) -> Numbers | Array: ...
     def __getitem__(self, key: Key) -> Any:
         """The elements that a key picks, as NumPy picks them, read at once into a new array.
 
@@ -527,7 +540,7 @@ class Array(Stored[_native.Matrix]):
         if pick.plain and pick.size:
             self._assign(key, value, None)
             return
-        values = _expanded(numbers(value), pick)
+        values = _expanded(numbers(value, into=self.dtype), pick)
         if not pick.size:
             return
         covered = self._covered(pick)
@@ -550,7 +563,7 @@ class Array(Stored[_native.Matrix]):
             self._flat[...] = value._flat
             return
         flat, first = self._flat, parse_key(rows, self._shape[:1])
-        values = numbers(value)
+        values = numbers(value, into=self.dtype)
         surplus = max(0, values.ndim - self.ndim)
         if any(size != 1 for size in values.shape[:surplus]):
             raise ShapeError(f"could not broadcast values of shape {values.shape} to rows of shape {self._shape[1:]}")
@@ -575,7 +588,7 @@ class Array(Stored[_native.Matrix]):
         if isinstance(value, Array) and value.shape == pick.shape == pick.counts and value.dtype == self.dtype:
             into._write(_native.convert(self._session._inner, value._inner, into._inner, self.dtype.name, into.order), progress)
             return
-        values = _expanded(numbers(value), pick)
+        values = _expanded(numbers(value, into=self.dtype), pick)
         if values.dtype == self.dtype and _mapped(values):
             into._write_mapped(values, progress)
             return
@@ -647,9 +660,12 @@ class Array(Stored[_native.Matrix]):
     def __bool__(self) -> NoReturn:
         raise ArgumentError("an array on SSD has no truth value; use `x is not None`, or len(x)")
 
-    def __getattr__(self, name: str) -> NoReturn:
-        advice = f"; x.numpy().{name} has it, where the array fits in memory" if name in _OF_NUMPY else ""
-        raise AttributeError(f"an array on SSD has no {name!r}{advice}")
+    # A checker is not told of it, so that it finds names that are not there.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = f"; x.numpy().{name} has it, where the array fits in memory" if name in _OF_NUMPY else ""
+            raise AttributeError(f"an array on SSD has no {name!r}{advice}")
 
     # Life
 
@@ -670,7 +686,7 @@ def _bounds(part: slice, length: int) -> tuple[int, int]:
     return start, max(start, stop)
 
 
-def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
+def numbers(value: Any, name: str = "the value", *, into: npt.DTypeLike = None) -> npt.NDArray[Any]:
     """Converts array-like numbers to a NumPy array, also those of another library that has DLPack.
 
     Raises
@@ -684,6 +700,8 @@ def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
     found = unmasked(np.asanyarray(value), name)
     if found.dtype.kind not in "fiubc" and found.dtype.name not in ML_DTYPES:
         raise DTypeError(f"{found.dtype} values cannot be written to an array of numbers")
+    if into is not None and found.dtype.kind == "c" and np.dtype(into).kind != "c":
+        raise DTypeError(f"{found.dtype} values cannot be written to an array of {np.dtype(into)}; take x.real or x.imag")
     return found
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._dtypes import float_name, type_name
+from ._dtypes import dtype_of, float_name, type_name
 from ._run import execute
 from ._trace import Trace
 from ._units import parse_bytes
@@ -337,6 +337,7 @@ class Session:
         if not values.ndim:
             raise ArgumentError("x has no dimension; arrays have one or more")
         kind = type_name(values.dtype if dtype is None else dtype)
+        numbers(values, "x", into=dtype_of(kind))
         by_columns = values.ndim == 2 and values.flags.f_contiguous and not values.flags.c_contiguous
         order = order or ("F" if by_columns else "C")
         operand = memory_operand(values, kind)

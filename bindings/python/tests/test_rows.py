@@ -1,0 +1,220 @@
+"""Rows and columns by lists and masks, as NumPy picks them, and what scikit-learn does with them."""
+
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.decomposition import PCA as InMemory
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+
+import outcore as oc
+from outcore import _array, errors
+from outcore.cluster import KMeans
+from outcore.decomposition import PCA
+
+ROWS, COLS = 60, 7
+
+
+@pytest.fixture(params=["C", "F"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path, rng: np.random.Generator) -> tuple[oc.Array, Any]:
+    x = rng.standard_normal((ROWS, COLS), dtype=np.float32)
+    return oc.from_numpy(tmp_path / "x.npy", x, order=request.param), x
+
+
+MASK = np.arange(ROWS) % 3 == 1
+COLUMN_MASK = np.arange(COLS) % 2 == 0
+KEYS = [
+    [5, 50, 3],
+    [-1, 0, -1],
+    [],
+    range(3, 50, 7),
+    np.array([4, 4, 2], np.uint8),
+    np.array([-3, 9], np.int16),
+    MASK,
+    MASK.tolist(),
+    ~MASK & False,
+    (MASK, ...),
+    (..., [1, 3]),
+    ([5, 50, 3], slice(None)),
+    ([5, 50, 3], slice(2, 5)),
+    ([5, 50, 3], slice(None, None, -2)),
+    ([5, 50, 3], 4),
+    ([5, 50, 3], -1),
+    ([5, 50, 3], [0, 6, 2]),
+    (slice(None), COLUMN_MASK),
+    (slice(3, 40, 5), [6, -7, 2]),
+    (slice(40, 3, -5), COLUMN_MASK),
+    (7, [6, 0]),
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_keys_pick_what_they_pick_in_numpy(pair: tuple[oc.Array, Any], key: Any) -> None:
+    a, x = pair
+    found = a[key]
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, x[key])
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ([60], "out of bounds for axis 0 with size 60"),
+        ([-61], "index -61"),
+        (np.ones(59, bool), "a mask of 59 for axis 0, which has 60"),
+        ([1.5], "not by float64"),
+        (["a"], "not by"),
+        (np.ones((ROWS, COLS), bool), "one dimension"),
+        ([[1, 2], [3, 4]], "one dimension"),
+        ((slice(None), [7]), "axis 1"),
+        (([1], [2], [3]), "too many"),
+    ],
+    ids=str,
+)
+def test_keys_that_pick_nothing_say_why(pair: tuple[oc.Array, Any], key: Any, told: str) -> None:
+    with pytest.raises(IndexError, match=told):
+        pair[0][key]
+
+
+def test_views_are_picked_from(pair: tuple[oc.Array, Any]) -> None:
+    a, x = pair
+    np.testing.assert_array_equal(a.slice(10, 50, columns=(2, 6))[[3, 39, 0]], x[10:50, 2:6][[3, 39, 0]])
+    np.testing.assert_array_equal(a.T[[6, 2]], x.T[[6, 2]])
+    np.testing.assert_array_equal(a.slice(10, 50, columns=(2, 6)).take([3, 39, 0]).numpy(), x[10:50, 2:6][[3, 39, 0]])
+
+
+def test_taken_rows_are_an_array_wherever_they_go(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
+    a, x = pair
+    rows = [59, 0, -1, 30]
+    assert a.take(rows).path is None
+    np.testing.assert_array_equal(a.take(rows).numpy(), x[rows])
+    taken = a.take(MASK, out=tmp_path / "taken.npy")
+    assert taken.path == tmp_path / "taken.npy"
+    np.testing.assert_array_equal(np.load(tmp_path / "taken.npy"), x[MASK])
+    into = oc.create(tmp_path / "into.npy", (4, COLS), "float32", order=a.order)
+    assert a.take(rows, out=into) is into
+    np.testing.assert_array_equal(into.numpy(), x[rows])
+    with pytest.raises(errors.ShapeError):
+        a.take([1, 2], out=into)
+    with pytest.raises(IndexError):
+        a.take([60])
+    with pytest.raises(errors.ArgumentError):
+        a.take(np.arange(ROWS), out=a)
+
+
+def test_rows_beyond_memory_are_an_array(pair: tuple[oc.Array, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    a, x = pair
+
+    def no_room(size: int, what: object, advice: str) -> None:
+        raise errors.NoMemoryError("too large", needed=size, available=0)
+
+    monkeypatch.setattr(_array, "check_room", no_room)
+    found = a[MASK]
+    assert isinstance(found, oc.Array)
+    np.testing.assert_array_equal(found.numpy(force=True), x[MASK])
+    with pytest.raises(errors.NoMemoryError):
+        a[MASK, 2:4]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_vectors_and_more_dimensions(rows: int, tmp_path: Path, rng: np.random.Generator) -> None:
+    for shape in ((5000,), (5000, 1), (5000, 2, 3)):
+        x = rng.integers(0, 255, shape, dtype=np.uint8)
+        a = oc.from_numpy(tmp_path / "x.npy", x)
+        picked = rng.integers(0, 5000, rows)
+        np.testing.assert_array_equal(a[picked], x[picked])
+        np.testing.assert_array_equal(a.take(picked).numpy(), x[picked])
+
+
+def test_what_is_not_there_says_what_is(pair: tuple[oc.Array, Any]) -> None:
+    a, x = pair
+    for refused in (lambda: a == 3, lambda: a != x, lambda: a < 3, lambda: a + 1, lambda: 2 * a, lambda: -a, lambda: bool(a)):
+        with pytest.raises(errors.ArgumentError, match=r"in memory|axpby|len\(x\)"):
+            refused()
+    for name in ("flatten", "astype", "argsort"):
+        with pytest.raises(AttributeError, match=rf"x\.numpy\(\)\.{name}"):
+            getattr(a, name)
+    with pytest.raises(AttributeError, match="no 'colour'$"):
+        a.colour  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(IndexError, match="not assigned to"):
+        a[[1, 2]] = 0
+    assert [row.tolist() for row in a] == x.tolist()
+    assert a not in (None, "x")
+    assert a in [a]
+    assert len({a, a}) == 1
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("how", ["min", "max", "sum", "mean", "var", "std"])
+def test_numbers_about_an_array(pair: tuple[oc.Array, Any], how: str, axis: Any) -> None:
+    a, x = pair
+    found, expected = getattr(a, how)(axis=axis), getattr(x.astype("f8"), how)(axis=axis)
+    np.testing.assert_allclose(found, expected, rtol=1e-6 if how in ("min", "max") else 1e-10)
+    assert np.shape(found) == np.shape(expected)
+    assert (found.dtype == x.dtype) == (how in ("min", "max"))
+
+
+def test_numbers_about_integers(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.integers(0, 255, (1000, 12), dtype=np.uint8)
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    for axis in (None, 0, 1):
+        assert a.sum(axis).dtype == np.uint64
+        np.testing.assert_array_equal(a.sum(axis), x.sum(axis))
+        assert a.max(axis).dtype == np.uint8
+        np.testing.assert_array_equal(a.min(axis), x.min(axis))
+    np.testing.assert_allclose(a.var(ddof=1), x.var(ddof=1))
+    with pytest.raises(errors.DTypeError, match=r"outcore\.convert"):
+        oc.from_numpy(tmp_path / "i.npy", x.astype("i8")).sum()
+
+
+@pytest.mark.parametrize("bins", [10, [-1.0, 0.0, 0.5, 3.0]])
+@pytest.mark.parametrize("limits", [None, (-1.0, 1.0)])
+def test_a_histogram_is_that_of_numpy(
+    pair: tuple[oc.Array, Any], bins: Any, limits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outcore._statistics.BLOCK_BYTES", 100)
+    counts, edges = pair[0].histogram(bins, limits)
+    expected, expected_edges = np.histogram(pair[1], bins, limits)
+    np.testing.assert_array_equal(counts, expected)
+    np.testing.assert_allclose(edges, expected_edges, rtol=1e-5)
+
+
+def test_dlpack_both_ways(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    a, x = pair
+    np.testing.assert_array_equal(torch.from_dlpack(a).numpy(), x)
+    np.testing.assert_array_equal(np.from_dlpack(a), x)
+    made = oc.from_numpy(tmp_path / "t.npy", torch.arange(12, dtype=torch.int16).reshape(3, 4))
+    assert made.dtype == np.int16
+    made[1] = torch.full((4,), 9, dtype=torch.int16)
+    np.testing.assert_array_equal(made.numpy(), [[0, 1, 2, 3], [9, 9, 9, 9], [8, 9, 10, 11]])
+
+
+def test_scikit_learn_splits_searches_and_validates(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
+    a, x = pair
+    y = np.arange(ROWS)
+    train, test, y_train, y_test = train_test_split(a, y, random_state=0)
+    expected = train_test_split(x, y, random_state=0)
+    for found, wanted in zip((train, test, y_train, y_test), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    grid = {"n_components": [1, 2, 3]}
+    ours = GridSearchCV(PCA(), grid, cv=3, scoring=_captured).fit(a)
+    theirs = GridSearchCV(InMemory(svd_solver="covariance_eigh"), grid, cv=3, scoring=_captured).fit(x)
+    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-3)
+    assert len(cross_val_score(KMeans(2, random_state=0), a, cv=4)) == 4
+    frame = make_pipeline(clone(PCA(2)).set_output(transform="pandas")).fit_transform(a)
+    assert list(frame.columns) == ["pca0", "pca1"]
+    joblib.dump({"x": a}, tmp_path / "dumped.joblib")
+    np.testing.assert_array_equal(joblib.load(tmp_path / "dumped.joblib")["x"].numpy(), x)
+
+
+def _captured(model: Any, x: Any, y: Any = None) -> float:
+    """Of the variance, by the components."""
+    x = np.asarray(x)
+    centred = x - model.mean_
+    return float(np.square(centred @ model.components_.T).sum() / np.square(centred).sum())
