@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import warnings
@@ -248,7 +250,8 @@ def started(program: str, dataset: Dataset, out: Path, *launcher: str, **variabl
     here = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HF_HOME": str(out)}
     here["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, **here, **variables}
-    return subprocess.Popen(words, env=environment, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, env=environment, cwd=out, start_new_session=True, **output)
 
 
 def found_by(out: Path, *processes: subprocess.Popen[str]) -> list[dict[str, Any]]:
@@ -259,7 +262,9 @@ def found_by(out: Path, *processes: subprocess.Popen[str]) -> list[dict[str, Any
             assert process.returncode == 0, told
     finally:
         for process in processes:
-            process.kill()
+            # Ranks that wait for each other outlive their launcher.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
 
 

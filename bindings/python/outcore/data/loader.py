@@ -42,8 +42,8 @@ class Loader:
         Which share of the order this is, whatever the process is. Default: looked up whenever an iteration begins (notes).
     end : {"pad", "drop", "uneven"}
         What ranks do with what does not divide evenly: the epoch's first samples again, left out, or one more for some. With
-        "uneven", ranks may have different numbers of batches, and `DistributedDataParallel` waits without end for a rank that
-        has no more, unless the loop is within `torch.distributed.algorithms.join.Join`; a warning says so.
+        "uneven", ranks may have different numbers of batches, and `DistributedDataParallel` hangs, waiting for those that have
+        no more, unless the loop is within `torch.distributed.algorithms.join.Join`; a warning says so.
     drop_last : bool
         Leave out a last batch that has fewer samples.
     chunks : int, optional

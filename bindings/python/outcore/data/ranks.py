@@ -159,7 +159,7 @@ def warn_of_uneven_ranks(
     if most != least:
         warnings.warn(
             f"{name}: with end='uneven', rank 0 of {world_size} has {most} batches of this epoch, and the last rank {least}; "
-            "DistributedDataParallel would wait without end for a rank that has no more. Iterate within "
+            "DistributedDataParallel hangs, waiting for the ranks that have no more. Iterate within "
             "`with torch.distributed.algorithms.join.Join([model]):`, or use end='pad' or end='drop'.",
             stacklevel=stacklevel + 1,
         )
