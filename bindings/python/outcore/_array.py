@@ -18,7 +18,7 @@ import numpy.typing as npt
 from . import _html, _native
 from ._dtypes import ML_DTYPES, computed, float_name
 from ._index import Pick, parse_key, spans
-from ._selection import is_list, numbers_of, row_key
+from ._selection import Lists, is_list, numbers_of, row_key
 from ._session import Order, PathLike, Session, default_session, full_path, shape_of
 from ._statistics import Axis, extreme, histogram, mean, moment, total
 from ._stored import DType, Stored, absolute
@@ -35,7 +35,6 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 Slice: TypeAlias = slice
 Index: TypeAlias = SupportsIndex | Slice | EllipsisType
-Lists: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any] | range
 Key: TypeAlias = Index | Lists | tuple[Index | Lists, ...]
 
 CHUNK_BYTES = 16 << 20

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["is_list", "numbers_of", "row_key"]
+__all__ = ["Lists", "is_list", "numbers_of", "row_key"]
+
+Lists: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any] | range
+"""Row numbers, or a mask of rows."""
 
 Numbers = npt.NDArray[np.uint64]
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _html, _native
+from ._selection import Lists, is_list, numbers_of
 from ._session import PathLike, Session, default_session, full_path
 from ._stored import Stored, absolute
 from ._units import check_room, show_bytes
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["Sparse", "is_scipy", "native_sparse"]
 
 Rows: TypeAlias = SupportsIndex | slice
+
+GAP_BYTES = 64 << 10
+"""Rows this near to each other are read together: a read by itself costs as much."""
+
+SPAN_BYTES = 16 << 20
+"""Of rows that are read together, at most."""
 
 
 class Sparse(Stored[_native.SparseMatrix]):
@@ -237,8 +244,8 @@ class Sparse(Stored[_native.SparseMatrix]):
     def __getitem__(self, key: Rows | tuple[Rows, Any]) -> ScipyMatrix:
         """Some rows as a SciPy matrix, read now; of a matrix in CSC some columns, as in `a[:, 3:5]`.
 
-        Rows are picked by a number or a slice without steps. Columns of a matrix in CSR may be picked too, by anything that SciPy
-        takes, once the rows are in memory: whole rows are read for them.
+        Rows are picked by a number, a slice, a list of numbers or a mask. Columns of a matrix in CSR may be picked too, by anything
+        that SciPy takes, once the rows are in memory: whole rows are read for them.
 
         Raises
         ------
@@ -250,10 +257,65 @@ class Sparse(Stored[_native.SparseMatrix]):
             return self.T[cols, rows].T
         if isinstance(rows, slice) and rows.step in (None, 1):
             found = self.slice(*rows.indices(self.shape[0])[:2]).scipy()
+        elif isinstance(rows, slice) or is_list(rows):
+            picked = range(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
+            found = self._gathered(numbers_of(picked, self.shape[0], 0))
         else:
             row = _whole(rows, self.shape[0])
             found = self.slice(row, row + 1).scipy()
         return found if isinstance(cols, slice) and cols == slice(None) else found[:, cols]
+
+    def take(self, rows: Lists, out: PathLike | None = None, *, progress: bool | None = None) -> Sparse:
+        """Rows of a matrix in CSR by numbers or a mask as a new matrix.
+
+        Parameters
+        ----------
+        rows : list, range, ndarray of integers, or mask of shape (m,)
+            In the order of the result; negative numbers count from the end, and one may come more than once.
+        out : path, optional
+            A folder, which replaces an existing matrix when it is complete. Default: an unnamed matrix in scratch.
+
+        Returns
+        -------
+        Sparse
+
+        Raises
+        ------
+        NoMemoryError
+            For rows that do not fit the memory available: they are in memory before they are written.
+        """
+        session = self._session
+        matrix = native_sparse(self._gathered(numbers_of(rows, self.shape[0], 0)), session, "rows")
+        path = None if out is None else full_path(out)
+        job = _native.sparse_scaled(session._inner, matrix, path, None, None, None, False, False)
+        return Sparse._result(session, session._run(job, "taking rows", progress))
+
+    def _gathered(self, numbers: npt.NDArray[np.uint64]) -> ScipyMatrix:
+        """Rows by number: neighbours are read together, each once."""
+        import scipy.sparse
+
+        if self.format == "csc":
+            raise ArgumentError(f"{self!r} is in CSC; rows are picked from a matrix in CSR, which outcore.linalg.csrcsc makes")
+        ascending, places = np.unique(numbers.astype(np.int64), return_inverse=True)
+        if not len(ascending):
+            return self.slice(0, 0).scipy()
+        row_bytes = max(1, self.nbytes // max(1, self.shape[0]))
+        check_room(2 * row_bytes * len(numbers), self, "take fewer rows")
+        near, most = max(1, GAP_BYTES // row_bytes), max(1, SPAN_BYTES // row_bytes)
+        # A span ends before a row that is far from the one before it, or far from the span's first.
+        starts = [0]
+        for at in np.flatnonzero(np.diff(ascending) > near) + 1:
+            starts.append(int(at))
+        parts = []
+        for first, end in zip(starts, [*starts[1:], len(ascending)], strict=True):
+            while first < end:
+                last = min(end, int(np.searchsorted(ascending, ascending[first] + most)))
+                base = int(ascending[first])
+                span = self.slice(base, int(ascending[last - 1]) + 1).scipy()
+                parts.append(span[ascending[first:last] - base])
+                first = last
+        found = scipy.sparse.vstack(parts, format="csr") if len(parts) > 1 else parts[0]
+        return found if np.array_equal(places, np.arange(len(ascending))) else found[places]
 
     # What lies beside it
 

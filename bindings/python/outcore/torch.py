@@ -14,6 +14,8 @@ spawned, with `DistributedSampler`, and what torchdata's `StatefulDataLoader` sa
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ import numpy as np
 
 from . import data
 from ._session import PathLike
+from .data.ranks import WHOLE, Ranks, Share, ancestors, warn_of_uneven_ranks
 from .errors import ArgumentError
 
 try:
@@ -147,6 +150,10 @@ class IterableDataset(Batches):
     `rank * w + i` of `world_size * w` would be. An epoch follows the other by itself; a state is that of one worker, as
     torchdata's `StatefulDataLoader` keeps it. Workers share the budget of the dataset's session.
 
+    The rank is looked up as that of `outcore.data.Loader`, whenever the `DataLoader` begins an iteration; workers that persist
+    keep the share that they began with. All samples are read where accelerate iterates for all ranks and gives each its part of
+    what comes, as a `DataLoader` does that was prepared by it.
+
     Parameters
     ----------
     dataset : outcore.data.Dataset or path
@@ -162,9 +169,14 @@ class IterableDataset(Batches):
         self, dataset: data.Dataset | PathLike, batch_size: int = 1, *, transform: Transform | None = None, **options: Any
     ) -> None:
         self.dataset, self.batch_size, self.transform = _opened(dataset), batch_size, transform
-        self.rank, self.world_size = data.loader.share_of(options.pop("rank", None), options.pop("world_size", None))
-        self._options = {"end": "uneven" if self.world_size == 1 else "pad", **options}
-        # By worker; seen by processes that begin later, since workers end with the epoch and the next ones go on.
+        self._ranks = Ranks(options.pop("rank", None), options.pop("world_size", None))
+        self._options = options
+        # The process of the last iteration, and its share of all that ranks read.
+        self._taken: tuple[int, Share] | None = None
+        # Where this was pickled while accelerate iterated for all ranks.
+        self._divided_in: int | None = None
+        self._warned = False
+        # The epochs to come, by worker; seen by processes that begin later: workers end with the epoch, and the next ones go on.
         self._epochs = torch.zeros(WORKERS_MOST, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._loader: data.Loader | None = None
         self._state: Mapping[str, Any] | None = None
@@ -173,27 +185,66 @@ class IterableDataset(Batches):
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 
-    def _here(self) -> data.Loader:
-        worker, workers = self._worker()
-        rank, world_size = self.rank * workers + worker, self.world_size * workers
-        if self._loader is None or (self._loader.rank, self._loader.world_size) != (rank, world_size):
-            self._loader = data.Loader(_here(self.dataset), self.batch_size, rank=rank, world_size=world_size, **self._options)
+    def _share(self) -> Share:
+        """Of this rank, all its workers together."""
+        if self._ranks.given is None and (self._divided_in in ancestors() or _is_divided(self)):
+            return WHOLE
+        return self._ranks.now()
+
+    @property
+    def rank(self) -> int:
+        """Which share of the order this process and its workers read, at the moment."""
+        return self._share().rank
+
+    @property
+    def world_size(self) -> int:
+        """Into how many shares the order is divided, at the moment."""
+        return self._share().world_size
+
+    def _here(self, *, begins: bool = False) -> data.Loader:
+        """The loader of this process, of the share that its iteration began with."""
+        if begins or self._taken is None or self._taken[0] != os.getpid():
+            self._taken = os.getpid(), self._share()
+        (rank, world_size), (worker, workers) = self._taken[1], self._worker()
+        part = Share(rank * workers + worker, world_size * workers)
+        dataset = _here(self.dataset)
+        if self._loader is None or self._loader._share != part:
+            self._loader = None
+            options = {"end": "uneven" if world_size == 1 else "pad", **self._options}
+            self._loader = data.Loader(dataset, self.batch_size, rank=part.rank, world_size=part.world_size, **options)
         return self._loader
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loader": None}
+        return {**self.__dict__, "_loader": None, "_divided_in": os.getpid() if _is_divided(self) else None}
 
     def __iter__(self) -> Iterator[Any]:
-        loader, worker = self._here(), self._worker()[0]
+        loader, (worker, workers) = self._here(begins=True), self._worker()
         if self._state is None:
             loader.set_epoch(int(self._epochs[worker]))
         else:
             loader.load_state_dict(self._state)
             self._state = None
-        self._epochs[worker] = loader.epoch + 1
+        # Whatever the number of the next workers is, they find the same epoch.
+        self._epochs[worker::workers] = loader.epoch + 1
+        self._warn_of_uneven_ranks(loader)
         while (batch := loader._next()) is not None:
             tensors = _tensors(batch)
             yield tensors if self.transform is None else self.transform(tensors)
+
+    def _warn_of_uneven_ranks(self, loader: data.Loader) -> None:
+        """Once, by the first worker of rank 0."""
+        group, (rank, world_size) = self._ranks.distributed(), self._share()
+        worker, workers = self._worker()
+        if (rank, worker, loader.end) == (0, 0, "uneven") and group is not None and group.world_size > 1 and not self._warned:
+            self._warned = warn_of_uneven_ranks(
+                self.dataset.path,
+                len(self.dataset) - loader._inner.place()[1],
+                world_size,
+                batch_size=self.batch_size,
+                drop_last=loader.drop_last,
+                workers=workers,
+                stacklevel=3,
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass."""
@@ -206,3 +257,15 @@ class IterableDataset(Batches):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state in the next pass."""
         self._state = dict(state)
+
+
+def _is_divided(dataset: IterableDataset) -> bool:
+    """Whether accelerate iterates over the dataset for all ranks, and gives each its part of what comes."""
+    state, loaders = sys.modules.get("accelerate.state"), sys.modules.get("accelerate.data_loader")
+    if state is None or loaders is None:
+        return False
+    active = state.GradientState().active_dataloader
+    found = getattr(active, "dataset", None)
+    if isinstance(found, loaders.IterableDatasetShard):
+        return found.dataset is dataset
+    return isinstance(active, loaders.DataLoaderDispatcher) and found is dataset
