@@ -37,6 +37,7 @@ from ._foreign import (
     import_text,
     import_xc,
 )
+from ._append import Appender
 from ._convert import converted
 from ._native import VERSION as __version__  # noqa: N811
 from ._plan import Plan, explain
@@ -63,6 +64,7 @@ __all__ = [
     "Trace",
     "__version__",
     "accept",
+    "append",
     "configure",
     "convert",
     "create",
@@ -199,6 +201,31 @@ def accept(path: PathLike) -> None:
         While it is being written. Also MissingError, DeniedError.
     """
     default_session().accept(path)
+
+
+def append(path: PathLike) -> Appender:
+    """Appends rows to a `.npy` file, or to a new one.
+
+    Rows that were written are part of the array after `flush` and at the end of the `with` block. Until then, and where the block
+    ends with an exception or the process dies, the array is what it was. Arrays that have the file open keep their shape and are read as
+    before; to be written, it is opened again.
+
+    Parameters
+    ----------
+    path : path
+        An array by rows of any type; of a file that is not there, the first block says type and shape of its rows.
+
+    Examples
+    --------
+    >>> with outcore.append("x.npy") as w:
+    ...     w.write(block)
+
+    Raises
+    ------
+    LockedError
+        While it is being written. Also UnsupportedError for files that are not `.npy`, DeniedError.
+    """
+    return Appender(default_session(), path)
 
 
 def create(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sparse", "is_scipy", "native_sparse"]
 
-Rows: TypeAlias = SupportsIndex | slice
+Rows: TypeAlias = SupportsIndex | slice | Lists
 
 GAP_BYTES = 64 << 10
 """Rows this near to each other are read together: a read by itself costs as much."""

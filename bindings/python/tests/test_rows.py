@@ -6,6 +6,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.decomposition import PCA as InMemory
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
@@ -218,3 +219,51 @@ def _captured(model: Any, x: Any, y: Any = None) -> float:
     x = np.asarray(x)
     centred = x - model.mean_
     return float(np.square(centred @ model.components_.T).sum() / np.square(centred).sum())
+
+
+@pytest.fixture(params=["arrays", "tiles"])
+def sparse_pair(request: pytest.FixtureRequest, tmp_path: Path, rng: np.random.Generator) -> tuple[oc.Sparse, Any]:
+    s = sp.random(200, 90, 0.1, "csr", np.float32, random_state=rng)
+    a = oc.from_scipy(tmp_path / "s", s)
+    if request.param == "tiles":
+        a = a.tiled() or a
+    return a, s
+
+
+@pytest.mark.parametrize("gap_bytes", [0, 64 << 10])
+@pytest.mark.parametrize(
+    "key",
+    [[5, 150, 3], [-1, 0, -1], [], np.arange(200) % 3 == 0, slice(150, 3, -7), ([7, 9], [1, 0]), ([7, 9], slice(2, 5)), range(200)],
+    ids=str,
+)
+def test_rows_of_a_sparse_matrix(
+    sparse_pair: tuple[oc.Sparse, Any], key: Any, gap_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outcore._sparse.GAP_BYTES", gap_bytes)
+    monkeypatch.setattr("outcore._sparse.SPAN_BYTES", 2000)
+    a, s = sparse_pair
+    expected = s[key] if not isinstance(key, tuple) or isinstance(key[1], slice) else s[key[0]][:, key[1]]
+    np.testing.assert_array_equal(a[key].toarray(), expected.toarray())
+
+
+def test_taken_rows_of_a_sparse_matrix(sparse_pair: tuple[oc.Sparse, Any], tmp_path: Path) -> None:
+    a, s = sparse_pair
+    mask = np.arange(200) % 7 == 2
+    taken = a.take(mask, out=tmp_path / "taken")
+    assert taken.path == tmp_path / "taken"
+    np.testing.assert_array_equal(oc.open(tmp_path / "taken")[:].toarray(), s[mask].toarray())
+    np.testing.assert_array_equal(a.take([-1, 0]).scipy().toarray(), s[[-1, 0]].toarray())
+    with pytest.raises(IndexError, match="out of bounds"):
+        a.take([200])
+    with pytest.raises(errors.ArgumentError, match="csrcsc"):
+        a.T.take([1])
+
+
+def test_scikit_learn_splits_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any], tmp_path: Path) -> None:
+    a, s = sparse_pair
+    for found, expected in zip(train_test_split(a, random_state=0), train_test_split(s, random_state=0), strict=True):
+        np.testing.assert_array_equal(found.toarray(), expected.toarray())
+    assert len(cross_val_score(KMeans(2, random_state=0), a, cv=4)) == 4
+    if a.path is not None:
+        joblib.dump(a, tmp_path / "dumped.joblib")
+        np.testing.assert_array_equal(joblib.load(tmp_path / "dumped.joblib")[:].toarray(), s.toarray())
