@@ -16,6 +16,7 @@ mod output;
 mod rows;
 pub mod sparse;
 mod take;
+mod typed;
 
 pub use array::Array;
 pub use convert::convert;
@@ -24,3 +25,4 @@ pub use operand::Operand;
 pub use output::{Output, Target};
 pub use rows::Rows;
 pub use sparse::{Compressed, Sparse, SparseBufs};
+pub use typed::Element;

@@ -176,41 +176,46 @@ impl Selection<'_> {
             with_element!(self.x.dtype(), T => self.by_columns::<T>(&mut plan, from, into)?);
             return Ok(vec![plan]);
         }
-        let (cost, groups) = self.groups();
-        if let Some(parts) = Parts::of(self).filter(|parts| parts.cost < cost) {
+        if let Some(parts) = Parts::of(self).filter(|parts| parts.cost < self.cost_in_place()) {
             let mut second = Plan::new(plan.name());
             second.hold(8 * self.rows.len() as u64);
             let into = second.extent(&target.extent);
             parts.add_to([&mut plan, &mut second], self, from, into)?;
             return Ok(vec![plan, second]);
         }
-        for group in groups {
-            plan.task(self.group_task(from, into, group));
-        }
+        self.add_groups(&mut plan, from, into);
         Ok(vec![plan])
     }
 
-    /// The rows of the result by task, and what it costs to read them where they are.
-    fn groups(&self) -> (u64, Vec<Vec<Run>>) {
-        let (row_bytes, half) = (self.row_bytes(), self.split().moved_panel_bytes() / 2);
+    /// Bytes that the rows of a run take in a frame.
+    fn frame_bytes(&self, run: &Run) -> u64 {
         let stride = self.x.layout().row_stride * self.layout.element;
         let block = u64::from(self.x.extent().block());
-        let (mut cost, mut groups, mut group) = (0, Vec::new(), Vec::<Run>::new());
-        let (mut written, mut read) = (0, 0);
+        (run.source.end - run.source.start) * stride + 2 * block
+    }
+
+    /// What it costs to read the rows where they are.
+    fn cost_in_place(&self) -> u64 {
+        let half = self.split().moved_panel_bytes() / 2;
+        let cost = |run: Run| self.frame_bytes(&run) + REQUEST_COST_BYTES;
+        self.runs(half).map(cost).sum()
+    }
+
+    /// Tasks that read rows where they are, as many as fit a panel.
+    fn add_groups(&self, plan: &mut Plan, from: ExtentRef, into: ExtentRef) {
+        let (row_bytes, half) = (self.row_bytes(), self.split().moved_panel_bytes() / 2);
+        let (mut group, mut written, mut read) = (Vec::<Run>::new(), 0, 0);
         for run in self.runs(half) {
-            let frame = (run.source.end - run.source.start) * stride + 2 * block;
-            let bytes = run.taken.len() as u64 * row_bytes;
-            cost += frame + REQUEST_COST_BYTES;
+            let (frame, bytes) = (self.frame_bytes(&run), run.taken.len() as u64 * row_bytes);
             let is_full = written + bytes > half || read + frame > half;
             if !group.is_empty() && (is_full || group.len() == REGIONS_MAX) {
-                groups.push(std::mem::take(&mut group));
+                plan.task(self.group_task(from, into, std::mem::take(&mut group)));
                 (written, read) = (0, 0);
             }
             (written, read) = (written + bytes, read + frame);
             group.push(run);
         }
-        groups.push(group);
-        (cost, groups)
+        plan.task(self.group_task(from, into, group));
     }
 
     /// Rows of the result whose sources are near each other, in order.

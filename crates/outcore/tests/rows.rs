@@ -1,5 +1,9 @@
 //! Rows by their numbers, and elements of every type, against the same in memory.
 
+#[allow(dead_code, reason = "the kernel alone is used here")]
+#[path = "../examples/own_kernel.rs"]
+mod own_kernel;
+
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 use proptest::prelude::*;
 
@@ -215,4 +219,42 @@ fn a_strip_of_columns_is_written_by_few_transfers() {
         values[row * 400 + 40..][..96].copy_from_slice(part);
     }
     assert_eq!(bytes(&array), values);
+}
+
+/// A kernel that the library does not know, on parts of a session's arrays, within a small budget.
+#[test]
+fn a_kernel_of_ones_own_works_on_arrays() {
+    let place = place(1 << 20);
+    for (rows, cols) in [(20_000, 33), (1, 1), (0, 5), (3, 40_000)] {
+        let path = place.folder.path().join("x.npy");
+        let x = Array::create(&place.session, path, DType::F32, &[rows, cols], Order::Row).unwrap();
+        let values: Vec<f32> = (0..rows * cols).map(|n| (n % 1000) as f32).collect();
+        x.copy_from_slice(&values).unwrap();
+        let squares = own_kernel::squares(&place.session, &x, Output::Scratch)
+            .unwrap()
+            .run()
+            .unwrap();
+        let expected: Vec<f32> = values.iter().map(|x| x * x).collect();
+        assert_eq!(squares.to_vec::<f32>().unwrap(), expected);
+    }
+}
+
+#[test]
+fn values_of_another_type_or_number_are_refused() {
+    let place = place(1 << 20);
+    let path = place.folder.path().join("x.npy");
+    let x = Array::create(&place.session, path, DType::I16, &[2, 3], Order::Row).unwrap();
+    x.copy_from_slice(&[1i16, 2, 3, 4, 5, 6]).unwrap();
+    assert_eq!(x.to_vec::<i16>().unwrap(), [1, 2, 3, 4, 5, 6]);
+    assert!(matches!(x.to_vec::<u16>(), Err(Error::DType { .. })));
+    assert!(matches!(
+        x.copy_from_slice(&[1i16]),
+        Err(Error::Shape { .. })
+    ));
+    assert!(matches!(
+        x.copy_from_slice(&[1f32; 6]),
+        Err(Error::DType { .. })
+    ));
+    let mut plan = outcore::engine::Plan::new("part");
+    assert!(x.region(&mut plan, 1..3, 0..3).is_err());
 }
