@@ -21,7 +21,7 @@ CHUNK_BYTES = MIB
 """Of h5py and Zarr: as fast for these rows as any, where smaller chunks cost more to find than to read."""
 TRAIN = 0.8
 CALLER_BYTES = 24
-"""For each row, beside our budget: its number as one has it, as the engine takes it, and what is compared on the way."""
+"""For each row, beside our budget: its number as the caller has it, without a sign, and as the engine has it."""
 
 OURS = "outcore"
 NUMPY = "numpy, a memory map"

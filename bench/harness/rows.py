@@ -23,6 +23,8 @@ def make(copy: RowsCopy, root: Path = ROOT) -> None:
     made = path.with_name(f"{path.name}.{layout}.made")
     if made.exists() and path.exists():
         return
+    for old in path.parent.glob(f"{path.name}.*.made"):
+        old.unlink()
     if path.is_dir():
         shutil.rmtree(path)
     {"h5py": hdf5_file, "zarr": zarr_folder}[copy.form](copy, np.load(root / source.path, mmap_mode="r"), path)

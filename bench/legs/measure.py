@@ -214,7 +214,7 @@ def component_error(path: str, components: Array, mean: Array, variances: Array,
         np.abs(axes @ axes.T - np.eye(len(axes))) / (x.shape[1] * np.finfo(np.float32).eps),
     )
     # What is not a number is as wrong as can be.
-    return float(np.nan_to_num(max(error.max() for error in errors), nan=np.inf, posinf=np.inf))
+    return float(np.nan_to_num(np.max([error.max() for error in errors]), nan=np.inf, posinf=np.inf))
 
 
 def start_centers(path: str, clusters: int) -> Array:
