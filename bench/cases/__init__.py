@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, pca, products, reads, samples, sparse, streams
+from cases import fits, kmeans, pca, products, reads, rows, samples, sparse, streams
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
@@ -13,6 +13,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     **sparse.BUILDERS,
     **streams.BUILDERS,
     **samples.BUILDERS,
+    **rows.BUILDERS,
     **pca.BUILDERS,
     **kmeans.BUILDERS,
     **reads.BUILDERS,

@@ -8,6 +8,7 @@ from typing import Any
 
 from cases.limits import limit_legs
 from cases.products import steering, steering_notes
+from cases.sparse import check_room
 from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, Skip
 
 TALL_FILE = "tall.npy"
@@ -17,11 +18,14 @@ COLS = 512
 COMPONENTS = 50
 WANTED_BYTES = 20 * GIB
 LEFT_FREE_BYTES = 15 * GIB
+IMAGE_COLS = 8 * 8 * 3
+IMAGE_BYTES, IMAGE_MEMORY = 4 * GIB, GIB
 BATCH = 5 * COLS
 """scikit-learn's own default for IncrementalPCA."""
 DASK_BATCH = 16 * COLS
 
 OURS = "outcore PCA"
+OURS_BYTES, OURS_FLOATS = "outcore PCA of uint8", "outcore PCA of float32"
 SKLEARN = "scikit-learn IncrementalPCA"
 SKLEARN_MEMORY = "scikit-learn PCA, covariance_eigh, in memory"
 BY_HAND = "NumPy, blocks by hand"
@@ -150,4 +154,36 @@ def pca_tall(context: Context) -> Case:
     )
 
 
-BUILDERS: dict[str, Callable[[Context], Case]] = {"pca": pca, "pca-tall": pca_tall}
+def pca_uint8(context: Context) -> Case:
+    """Images as they are stored, against the same values converted before."""
+    rows = max(2048, context.count(IMAGE_BYTES // IMAGE_COLS)) // 1024 * 1024
+    images = DataFile(context.path("images.npy"), rows, IMAGE_COLS, "patches", seed=3, dtype="uint8")
+    floats = replace(images, path=context.path("images-float32.npy"), dtype="float32")
+    check_room(context, images.nbytes + floats.nbytes)
+    memory = budget_of(context, IMAGE_MEMORY)
+    of_floats, kernel = own_legs(context, floats, memory)
+    of_images = replace(of_floats, name=OURS_BYTES, spec={**of_floats.spec, "a": images.path}, cold=(images.path,))
+    return Case(
+        "pca-uint8",
+        f"PCA of {images.nbytes / GIB:.1f} GiB of uint8 rows of {IMAGE_COLS}, {COMPONENTS} components, budget {memory >> 20} "
+        "MiB, process limited to 64 MiB more",
+        "s",
+        [
+            of_images,
+            replace(of_floats, name=OURS_FLOATS),
+            kernel,
+            *limit_legs(context, "read", file=(images.path, images.nbytes // MIB * MIB)),
+        ],
+        [Comparison(OURS_BYTES, (OURS_FLOATS,), "the same values as float32", 2.5)],
+        bound_of(images, kernel),
+        [images, floats],
+        limit_over_bytes=memory,
+        notes=(
+            "Rows are images of 8 x 8 pixels and three colours; as float32 they are four times as many bytes. The bound is that "
+            "of uint8.",
+            VARIANCE_NOTE,
+        ),
+    )
+
+
+BUILDERS: dict[str, Callable[[Context], Case]] = {"pca": pca, "pca-uint8": pca_uint8, "pca-tall": pca_tall}

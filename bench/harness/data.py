@@ -13,6 +13,7 @@ import numpy.typing as npt
 from harness.model import MIB, ROOT, DataFile
 
 Floats = npt.NDArray[np.float32]
+TYPES = {"float32": "<f4", "uint8": "|u1"}
 
 BLOCK_BYTES = 32 * MIB
 RANK = 100
@@ -26,9 +27,9 @@ def make(file: DataFile, root: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as out:
-        out.write(npy_header("<f4", (file.rows, file.cols), file.header_bytes))
+        out.write(npy_header(TYPES[file.dtype], (file.rows, file.cols), file.header_bytes))
         for block in blocks(file):
-            out.write(block.data)
+            out.write(block.astype(file.dtype, copy=False).data)
         settle(out)
     partial.rename(path)
     for old in path.parent.glob(f"{path.name}.*.made"):
@@ -38,7 +39,7 @@ def make(file: DataFile, root: Path) -> None:
 
 def stamp(file: DataFile, path: Path) -> Path:
     """An empty file beside the data that says which data it is."""
-    return path.with_name(f"{path.name}.{file.rows}x{file.cols}.{file.kind.replace(' ', '-')}.{file.seed}.made")
+    return path.with_name(f"{path.name}.{file.rows}x{file.cols}.{file.dtype}.{file.kind.replace(' ', '-')}.{file.seed}.made")
 
 
 def npy_header(kind: str, shape: tuple[int, ...], length_bytes: int) -> bytes:
@@ -62,6 +63,20 @@ class Uniform:
 
     def rows(self, rows: int) -> Floats:
         return self.random.random((rows, self.cols), dtype=np.float32) - np.float32(0.5)
+
+
+class Numbered(Uniform):
+    """The first two columns tell the number of the row, its thousands of 4096 and what is left: both are exact in float32."""
+
+    def __init__(self, cols: int, random: np.random.Generator) -> None:
+        super().__init__(cols, random)
+        self.next = 0
+
+    def rows(self, rows: int) -> Floats:
+        found = super().rows(rows)
+        found[:, 0], found[:, 1] = np.divmod(np.arange(self.next, self.next + rows), 4096)
+        self.next += rows
+        return found
 
 
 class Normal(Uniform):
@@ -124,12 +139,36 @@ class LowRank:
         return noise
 
 
-KINDS: dict[str, Callable[[int, np.random.Generator], Uniform | LowRank]] = {
+class Patches:
+    """Whole numbers from 0 to 255, as of parts of photographs, 8 x 8 pixels of three colours: near pixels are alike, and so are
+    the colours of a pixel.
+    """
+
+    def __init__(self, cols: int, random: np.random.Generator) -> None:
+        self.random = random
+        pixel, colour = np.divmod(np.arange(cols), 3)
+        y, x = np.divmod(pixel, 8)
+        away = np.hypot(y[:, None] - y, x[:, None] - x)
+        alike = np.exp(-away / 6) * np.where(colour[:, None] == colour, 1.0, 0.9)
+        values, vectors = np.linalg.eigh(alike)
+        best = slice(-1, -min(RANK, cols) - 1, -1)
+        self.loadings = (50 * np.sqrt(np.maximum(values[best], 0)) * vectors[:, best]).T.astype(np.float32)
+
+    def rows(self, rows: int) -> Floats:
+        found = self.random.standard_normal((rows, len(self.loadings)), dtype=np.float32) @ self.loadings
+        noise = self.random.random(found.shape, dtype=np.float32)
+        found += np.float32(10) * noise + np.float32(123)
+        return np.clip(np.rint(found, out=found), 0, 255, out=found)
+
+
+KINDS: dict[str, Callable[[int, np.random.Generator], Uniform | LowRank | Patches]] = {
     "uniform": Uniform,
+    "numbered": Numbered,
     "low rank": LowRank,
     "normal": Normal,
     "clouds": Clouds,
     "images": Images,
+    "patches": Patches,
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.model import ROOT
 
-PACKAGES = ("outcore", "numpy", "scipy", "scikit-learn", "torch", "dask", "dask-ml", "mkl", "matplotlib")
+PACKAGES = ("outcore", "numpy", "scipy", "scikit-learn", "torch", "dask", "dask-ml", "h5py", "zarr", "mkl", "matplotlib")
 MADE_HERE = ("bench/results/", "bench/README.md")
 """By every run: neither is code."""
 VARIABLES = re.compile(r"^(OPENBLAS|MKL|OMP|BLIS|GOTO|OUTCORE|MALLOC)")

@@ -38,18 +38,34 @@ class DataFile:
     path: str
     rows: int
     cols: int
-    kind: Literal["uniform", "low rank", "normal", "clouds", "images"] = "uniform"
+    kind: Literal["uniform", "numbered", "low rank", "normal", "clouds", "images", "patches"] = "uniform"
     aligned: bool = True
     """The numbers begin at byte 4096 (a legal, longer `.npy` header), else where numpy.save puts them."""
     seed: int = 0
+    dtype: Literal["float32", "uint8"] = "float32"
+    """The same values in either, of kinds whose values both can hold."""
 
     @property
     def header_bytes(self) -> int:
         return 4096 if self.aligned else 128
 
     @property
+    def row_bytes(self) -> int:
+        return self.cols * {"float32": 4, "uint8": 1}[self.dtype]
+
+    @property
     def nbytes(self) -> int:
-        return self.header_bytes + 4 * self.rows * self.cols
+        return self.header_bytes + self.rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class RowsCopy:
+    """The rows of a file as another library keeps them: in chunks of whole rows or in one piece, and not compressed."""
+
+    path: str
+    source: DataFile
+    form: Literal["h5py", "zarr"]
+    chunk_rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +151,12 @@ class Leg:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours against the rival that was fastest in the same round, or the slowest where each is a limit: the lower one counts."""
+    """Ours against the rival that was fastest in the same round, or the slowest where each is a limit: the lower one counts.
+
+    `passes`: against the device, where all bytes go over it several times: accesses such as `read` and `write`, one after
+    another, each at the speed of its fastest leg of the round. Rivals are the legs of these accesses, and both sides are told in
+    bytes.
+    """
 
     ours: str
     rivals: tuple[str, ...]
@@ -144,6 +165,7 @@ class Comparison:
     slowest: bool = False
     headline: bool = False
     """A line of the table in bench/README.md."""
+    passes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,7 +208,7 @@ class Case:
     legs: Sequence[Leg]
     comparisons: Sequence[Comparison]
     bound: Bound = field(default_factory=Bound)
-    files: Sequence[DataFile | SparseFolder | LibsvmFile | SampleSet | RandomFile] = ()
+    files: Sequence[DataFile | RowsCopy | SparseFolder | LibsvmFile | SampleSet | RandomFile] = ()
     limit_over_bytes: int | None = None
     """The process limit, without the margin and without what interpreter and imports of a leg take."""
     needs: tuple[str, ...] = ()

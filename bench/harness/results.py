@@ -113,6 +113,8 @@ def compare_run(run: Run, comparison: dict[str, Any]) -> Ratio | None:
     rivals = [leg for name in comparison["rivals"] if (leg := leg_of(run, name)) is not None]
     if ours is None or not any(own) or not rivals:
         return None
+    if comparison.get("passes"):
+        return compare_passes(run, own, comparison["passes"])
     pick = min if comparison.get("slowest") else max
     names, ratios = [], []
     for number, rate in enumerate(own):
@@ -127,6 +129,15 @@ def compare_run(run: Run, comparison: dict[str, Any]) -> Ratio | None:
     told = " and ".join(f"{leg['name']} ({endings(leg)})" for leg in rivals)
     median = spread([rate for rate in own if rate]).median
     return Ratio(told, (), median / max(late) if late else None)
+
+
+def compare_passes(run: Run, own: list[float | None], accesses: list[str]) -> Ratio | None:
+    """Ours, in bytes a second, over the device that moves these bytes by one access after another."""
+    speeds = zip(*(limits(run, access) for access in accesses), strict=True)
+    rounds = [
+        rate * sum(1 / speed for speed in found if speed) for rate, found in zip(own, speeds, strict=False) if rate and all(found)
+    ]
+    return Ratio(f"the device: {', '.join(accesses)}", tuple(rounds)) if rounds else None
 
 
 def rate_in(run: Run, leg: Leg, number: int) -> float | None:

@@ -22,8 +22,22 @@ from typing import Any
 
 from outcore.demo import limit
 
-from harness import corpus, data, device, machine, samples
-from harness.model import MIB, RIVALS, ROOT, UNIT_SIZE, Case, Context, DataFile, Leg, RandomFile, SampleSet, Skip, relative
+from harness import corpus, data, device, machine, rows, samples
+from harness.model import (
+    MIB,
+    RIVALS,
+    ROOT,
+    UNIT_SIZE,
+    Case,
+    Context,
+    DataFile,
+    Leg,
+    RandomFile,
+    RowsCopy,
+    SampleSet,
+    Skip,
+    relative,
+)
 
 MARGIN_BYTES = 64 * MIB
 """What outcore may need on top of its budget; every contestant under a limit gets it."""
@@ -87,8 +101,8 @@ def run_case(case: Case, context: Context, facts: Facts, folder: Path, say: Call
 
 
 def make(file: Any) -> None:
-    made_by = {DataFile: data.make, SampleSet: samples.make, RandomFile: device.make}.get(type(file), corpus.make)
-    made_by(file, ROOT)  # type: ignore[operator]
+    makers = {DataFile: data.make, RowsCopy: rows.make, SampleSet: samples.make, RandomFile: device.make}
+    makers.get(type(file), corpus.make)(file, ROOT)  # type: ignore[operator]
 
 
 def run_leg(leg: Leg, context: Context, way: limit.Way, limit_bytes: int | None) -> Facts:
@@ -251,7 +265,7 @@ def without_device(case: Case) -> Case:
 def check_needs(case: Case) -> None:
     if "cc" in case.needs and shutil.which("cc") is None:
         raise Skip("no C compiler is installed")
-    for package in ("torch", "dask_ml", "pyarrow"):
+    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr"):
         if package in case.needs and find_spec(package) is None:
             raise Skip(f"{package} is not installed; make rivals does that")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):

@@ -187,6 +187,36 @@ def captured_variance(path: str, components: Array, mean: Array, rows: int = 819
     return captured / total
 
 
+def component_error(path: str, components: Array, mean: Array, variances: Array, rows: int = 8192) -> float:
+    """How far components are from being those of the rows, of which some are looked at: in standard errors, a few when right.
+
+    The mean, the variances along the components, that these are not correlated and hold as much as any could; and, over eps,
+    that components are orthonormal.
+    """
+    x = np.load(path, mmap_mode="r")
+    chosen = np.unique(np.linspace(0, len(x) - 1, rows).astype(np.int64))
+    axes, sums = np.asarray(components, np.float64), np.zeros(x.shape[1])
+    gram = np.zeros((x.shape[1], x.shape[1]))
+    for part in np.array_split(chosen, -(-rows // CHECKED_AT_ONCE)):
+        centred = np.asarray(x[part], np.float64) - np.asarray(mean, np.float64)
+        sums += centred.sum(axis=0)
+        gram += centred.T @ centred
+    gram, n = gram / len(chosen), len(chosen)
+    found = axes @ gram @ axes.T
+    deviations = np.sqrt(np.diag(found))
+    correlated = found / np.outer(deviations, deviations) - np.eye(len(axes))
+    most = np.linalg.eigvalsh(gram)[-len(axes) :].sum()
+    errors = (
+        np.abs(sums / n) / np.sqrt(np.diag(gram) / n),
+        np.abs(np.diag(found) / np.asarray(variances, np.float64) - 1) / np.sqrt(2 / n),
+        np.abs(correlated) * np.sqrt(n),
+        np.atleast_1d((1 - np.trace(found) / most) / np.sqrt(2 / n)),
+        np.abs(axes @ axes.T - np.eye(len(axes))) / (x.shape[1] * np.finfo(np.float32).eps),
+    )
+    # What is not a number is as wrong as can be.
+    return float(np.nan_to_num(np.max([error.max() for error in errors]), nan=np.inf, posinf=np.inf))
+
+
 def start_centers(path: str, clusters: int) -> Array:
     """Rows to begin with, the same for all: different ones of the first twenty thousand, in which all kinds of rows are."""
     x = np.load(path, mmap_mode="r")

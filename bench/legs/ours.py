@@ -5,13 +5,25 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import outcore as oc
 
-from legs.measure import captured_variance, cold, inertia, product_error, sampled, start_centers, timed
+from legs.measure import (
+    Array,
+    captured_variance,
+    cold,
+    component_error,
+    inertia,
+    product_error,
+    sampled,
+    start_centers,
+    timed,
+)
+from legs.rows import rows_error, seed_of, timed_rows
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -86,6 +98,7 @@ def pca(spec: Spec) -> Result:
         **found,
         "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
         "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
+        "error": component_error(spec["a"], model.components_, model.mean_, model.explained_variance_),
     }
 
 
@@ -111,6 +124,38 @@ def kmeans(spec: Spec) -> Result:
         "bytes_not_read": 1 - found["trace"]["actual"]["bytes_read"] / size,
         "inertia": inertia(spec["a"], model.cluster_centers_, model.labels_),
     }
+
+
+def rows(spec: Spec) -> Result:
+    """Random rows as a NumPy array."""
+    configure(spec)
+
+    def take(numbers: Array) -> Array:
+        return oc.open(spec["a"])[numbers]
+
+    return timed_rows(spec, take, [])
+
+
+def split(spec: Spec) -> Result:
+    """All rows in random order as two files: `share` of them in one, the others in the other."""
+    configure(spec)
+    seed, x, folder = seed_of(spec), np.load(spec["a"], mmap_mode="r"), Path(spec["out"])
+    order = np.random.default_rng(seed).permutation(len(x))
+    cut = round(len(x) * spec["share"])
+    parts = {folder / "train.npy": order[:cut], folder / "test.npy": order[cut:]}
+
+    def call() -> None:
+        source = oc.open(spec["a"])
+        for path, numbers in parts.items():
+            source.take(numbers, out=path)
+
+    def before() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        cold([spec["a"]])
+
+    found = {**sampled(call, before=before), "trace": trace(), "seed": str(seed)}
+    return {**found, "error": max(rows_error(np.load(path, mmap_mode="r"), numbers, x) for path, numbers in parts.items())}
 
 
 def passes(spec: Spec) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from legs.measure import captured_variance, cold, product_error, sampled, timed
+from legs.measure import Array, captured_variance, cold, product_error, sampled, timed
+from legs.rows import timed_rows
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -111,6 +113,21 @@ def pca(spec: Spec) -> Result:
         "explained_variance_ratio": ratio,
         "captured_variance": captured_variance(spec["a"], components, mean),
     }
+
+
+def rows(spec: Spec) -> Result:
+    """Of a memory map, in ascending order; `random`: the system is told to read no neighbours."""
+
+    def take(numbers: Array) -> Array:
+        x: Any = np.load(spec["a"], mmap_mode="r")
+        if spec["random"]:
+            x._mmap.madvise(mmap.MADV_RANDOM)
+        order = np.argsort(numbers)
+        found = np.empty((len(numbers), x.shape[1]), x.dtype)
+        found[order] = x[numbers[order]]
+        return found
+
+    return timed_rows(spec, take, [])
 
 
 def mapped_blocks(x: Any, rows: int) -> Iterator[Any]:

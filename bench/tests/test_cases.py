@@ -67,7 +67,8 @@ def test_without_fio_a_case_has_its_rivals_left_or_is_skipped() -> None:
 
 def test_a_name_chooses_its_case_and_a_beginning_all_that_begin_so() -> None:
     assert run.chosen(run.parse(["pca"])) == ["pca"]
-    assert run.chosen(run.parse(["pca-", "syrk"])) == ["syrk", "pca-tall"]
+    assert run.chosen(run.parse(["pca-", "syrk"])) == ["syrk", "pca-uint8", "pca-tall"]
+    assert run.chosen(run.parse(["rows", "split"])) == ["rows", "split"]
     assert run.chosen(run.parse([])) == list(HEADLINE) and set(run.chosen(run.parse(["--all"]))) == set(BUILDERS)
 
 

@@ -24,6 +24,31 @@ def test_of_limits_the_lower_counts() -> None:
     assert compared(made) == results.Ratio("slow", (10.0, 5.0, 10.0))
 
 
+def test_passes_of_the_device_follow_each_other_at_the_best_speeds_of_the_round() -> None:
+    # 10 GB in 1 and in 2 s; read at 4 and 5 GB/s, written at 2 and 1 GB/s.
+    ours = leg("outcore", ok(0, 1.0), ok(1, 2.0))
+    legs = (device("read", 1.0, 5.0), device("read", 4.0, 2.0, pages="huge pages"), device("write", 2.0, 1.0))
+    made = case(ours, *legs, rivals=tuple(leg["name"] for leg in legs), unit="GB/s")
+    made["comparisons"][0]["passes"] = ["read", "write"]
+    found = compared(made)
+    assert found is not None and found.rival == "the device: read, write"
+    assert found.rounds == (pytest.approx(10 * (1 / 4 + 1 / 2)), pytest.approx(5 * (1 / 5 + 1 / 1)))
+    made["comparisons"][0]["passes"] = ["read", "write", "read", "write"]
+    found = compared(made)
+    assert found is not None and found.rounds == (pytest.approx(15.0), pytest.approx(12.0))
+
+
+def test_a_round_without_one_of_the_passes_does_not_count() -> None:
+    write = device("write", 2.0)
+    write["rounds"].append(ended(1, "failed", 1.0))
+    made = case(leg("outcore", ok(0, 1.0), ok(1, 1.0)), device("read", 2.0, 2.0), write, rivals=(write["name"],), unit="GB/s")
+    made["comparisons"][0]["passes"] = ["read", "write"]
+    found = compared(made)
+    assert found is not None and found.rounds == (pytest.approx(10.0),)
+    write["rounds"][0] = ended(0, "failed", 1.0)
+    assert compared(made) is None
+
+
 def test_a_rival_out_of_time_gives_a_lower_bound() -> None:
     found = compared(case(OURS, leg("late", ended(0, "timed out", 100.0)), rivals=("late",)))
     assert found is not None and found.ratio is None
