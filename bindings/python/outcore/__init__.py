@@ -20,8 +20,10 @@ from typing import Any, Literal, overload
 
 import numpy.typing as npt
 
-from . import _native, errors, linalg
+from . import errors, linalg
+from ._append import Appender
 from ._array import Array, refuse_sparse, session_of
+from ._convert import converted
 from ._foreign import (
     export_bow,
     export_libsvm,
@@ -37,8 +39,6 @@ from ._foreign import (
     import_text,
     import_xc,
 )
-from ._append import Appender
-from ._convert import converted
 from ._native import VERSION as __version__  # noqa: N811
 from ._plan import Plan, explain
 from ._session import (
@@ -207,8 +207,8 @@ def append(path: PathLike) -> Appender:
     """Appends rows to a `.npy` file, or to a new one.
 
     Rows that were written are part of the array after `flush` and at the end of the `with` block. Until then, and where the block
-    ends with an exception or the process dies, the array is what it was. Arrays that have the file open keep their shape and are read as
-    before; to be written, it is opened again.
+    ends with an exception or the process dies, the array is what it was. Arrays that have the file open keep their shape and are
+    read as before; to be written to, the file is opened again.
 
     Parameters
     ----------

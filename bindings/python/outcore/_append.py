@@ -1,7 +1,7 @@
 """Arrays that grow by rows, crash-safe.
 
-New rows go behind the last ones, where nothing reads them. They are part of the array once the number of rows in the header, which
-lies in one sector, has been written; that is done when they are durable. A process that dies before leaves the array as it was.
+New rows go behind the last ones, where nothing reads them. They are part of the array once the number of rows in the
+header, which lies in one sector, has been written, after they are durable. A process that dies before leaves the array as it was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from ._array import Array, numbers
 from ._dtypes import type_name
 from ._session import PathLike, Session, full_path
-from .errors import ArgumentError, ClosedError, DeniedError, LockedError, NoSpaceError, ShapeError, UnsupportedError
+from .errors import ClosedError, DeniedError, LockedError, NoSpaceError, ShapeError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -116,7 +116,7 @@ class Appender:
         step = max(1, PART_BYTES // max(1, self._row_bytes))
         for start in range(0, len(values), step):
             part = np.require(values[start : start + step], self._dtype, ["C"])
-            self._put(memoryview(part.reshape(-1).view(np.uint8)) if part.size else memoryview(b""))
+            self._put(memoryview(part.tobytes()))
             self._written += len(part)
 
     def _create(self, values: Any) -> None:
@@ -154,11 +154,14 @@ class Appender:
         text = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
         found = SHAPE.search(self._head)
         assert found is not None, "looked for before"
-        changed = self._head[: found.start()] + f"'shape': {text}".encode() + self._head[found.end() : self._text_end].rstrip(b" \n")
+        changed = (
+            self._head[: found.start()] + f"'shape': {text}".encode() + self._head[found.end() : self._text_end].rstrip(b" \n")
+        )
         if len(changed) >= self._text_end:
             self._undo()
             raise UnsupportedError(
-                f"{self._path}: its header has no room for a shape of {shape}; outcore.convert makes a copy that has", object=self._path
+                f"{self._path}: its header has no room for a shape of {shape}; outcore.convert makes a copy that has",
+                object=self._path,
             )
         head = changed.ljust(self._text_end - 1) + b"\n"
         os.fdatasync(self._file)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from . import _html, _native
 from ._dtypes import ML_DTYPES, computed, float_name
 from ._index import Pick, parse_key, spans
+from ._rows import by_first, selected
 from ._selection import Lists, is_list, numbers_of, row_key
 from ._session import Order, PathLike, Session, default_session, full_path, shape_of
 from ._statistics import Axis, extreme, histogram, mean, moment, total
@@ -57,8 +58,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a file that a view covers: rows and columns in the order of the file, whether they are transposed, and the shape
-    of a row where it is not that in the file."""
+    """The part of a file that a view covers: rows and columns in the order of the file, and whether they are transposed.
+
+    `row_shape`: where a row has another shape than in the file.
+    """
 
     rows: tuple[int, int]
     cols: tuple[int, int]
@@ -328,9 +331,9 @@ class Array(Stored[_native.Matrix]):
         """
         listed = row_key(key, self._shape)
         if listed is not None:
-            return self._selected(*listed)
+            return selected(self, *listed)
         if self.ndim > 2:
-            return self._by_rows(key)
+            return by_first(self, key)
         pick = parse_key(key, self._shape)
         item = self.dtype.itemsize
         self._check_room(pick.size * item)
@@ -342,76 +345,10 @@ class Array(Stored[_native.Matrix]):
                 found[rows] = part
         return found[pick.squeeze] if pick.squeeze else found
 
-    def _by_rows(self, key: Any) -> Any:
-        """Of more than two dimensions: picked by the first, and by the others in memory."""
-        parts = key if isinstance(key, tuple) else (key,)
-        if parts and parts[0] is Ellipsis and len(parts) > 1:
-            raise IndexError(f"an array of {self.ndim} dimensions is picked by its first one, as in x[i:j]")
-        rows = slice(None) if not parts or parts[0] is Ellipsis else parts[0]
-        found = self._flat[rows]
-        shaped = found.reshape(*found.shape[:-1], *self._shape[1:])
-        return shaped[(..., *parts[1:])] if len(parts) > 1 and found.ndim == 1 else shaped[(slice(None), *parts[1:])] if parts[1:] else shaped
-
     @property
     def _flat(self) -> Array:
         """Its rows."""
         return self.reshape(self._shape[0], self._width)
-
-    def _selected(self, rows: Any, rest: tuple[Any, ...]) -> Any:
-        """Rows by a list or mask, or columns beside other rows."""
-        whole = all(isinstance(part, slice) and part == slice(None) for part in rest)
-        if not is_list(rows):
-            return self._columns(rows, rest)
-        numbers = numbers_of(rows, self._shape[0], 0)
-        row_bytes = self._width * self.dtype.itemsize
-        if whole and self._exceeds(len(numbers) * row_bytes):
-            return self.take(numbers)
-        cols = self._column_span(rest[0]) if rest and self.ndim == 2 else (0, self._width)
-        self._check_room(len(numbers) * (cols[1] - cols[0]) * self.dtype.itemsize)
-        found = self._gathered(numbers, cols)
-        if whole:
-            return found.reshape(len(numbers), *self._shape[1:])
-        if self.ndim > 2:
-            return found.reshape(len(numbers), *self._shape[1:])[(slice(None), *rest)]
-        column = rest[0]
-        if is_list(column):
-            # Lists beside each other pick elements, as NumPy has it.
-            return found[np.arange(len(numbers)), numbers_of(column, self._shape[1], 1).astype(np.int64) - cols[0]]
-        if isinstance(column, slice):
-            start, stop, step = column.indices(self._shape[1])
-            picked = range(start, stop, step)
-            return found[:, [at - cols[0] for at in picked]] if step != 1 else found
-        return found[:, 0]
-
-    def _column_span(self, part: Any) -> tuple[int, int]:
-        """The columns from the first to the last that a part of a key picks."""
-        if is_list(part):
-            numbers = numbers_of(part, self._shape[1], 1)
-            return (int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else (0, 0)
-        return parse_key((slice(None), part), self._shape).bounds[1]
-
-    def _columns(self, rows: Any, rest: tuple[Any, ...]) -> Numbers:
-        """Columns by a list or mask, of rows by a slice or number: whole spans are read, a few MiB at a time."""
-        if self.ndim != 2:
-            raise IndexError(f"an array of {self.ndim} dimension(s) is picked by its first one, as in x[rows]")
-        first, end = self._column_span(rest[0])
-        numbers = numbers_of(rest[0], self._shape[1], 1).astype(np.int64) - first
-        pick = parse_key((rows, slice(first, end)), self._shape)
-        self._check_room(pick.counts[0] * len(numbers) * self.dtype.itemsize)
-        found = np.empty((pick.counts[0], len(numbers)), self.dtype)
-        if found.size:
-            for part, into in self._pieces(pick):
-                found[into] = part[:, numbers]
-        return found[0] if pick.taken[0] else found
-
-    def _gathered(self, numbers: npt.NDArray[np.uint64], cols: tuple[int, int]) -> Numbers:
-        found = np.empty((len(numbers), cols[1] - cols[0]), self.dtype)
-        if found.size:
-            if self.order == "F" and self._width > 1:
-                taken = self._taken(numbers, None, None)
-                return taken.slice(columns=cols)._read() if self.ndim == 2 else taken._flat._read()
-            self._inner.gather_rows(numbers, cols, found)
-        return found
 
     def _exceeds(self, size: int) -> bool:
         """Whether so many bytes do not fit the memory available."""
@@ -490,7 +427,9 @@ class Array(Stored[_native.Matrix]):
         return np.sqrt(moment(self, axis, ddof))
 
     def histogram(
-        self, bins: int | npt.ArrayLike = 10, range: tuple[float, float] | None = None
+        self,
+        bins: int | npt.ArrayLike = 10,
+        range: tuple[float, float] | None = None,  # noqa: A002
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
         """Counts of elements by their value, as `numpy.histogram`; one pass, and one more for the range where it is not given.
 
@@ -532,9 +471,12 @@ class Array(Stored[_native.Matrix]):
         """
         listed = row_key(key, self._shape)
         if listed is not None:
-            raise IndexError("lists and masks pick elements of an array on SSD, but are not assigned to; write parts, as in x[i:j] = b")
+            raise IndexError(
+                "lists and masks pick elements of an array on SSD, but are not assigned to; write parts, as in x[i:j] = b"
+            )
         if self.ndim > 2:
-            return self._assign_rows(key, value)
+            self._assign_rows(key, value)
+            return
         pick = parse_key(key, self._shape)
         if pick.plain and pick.size:
             self._assign(key, value, None)
@@ -569,7 +511,9 @@ class Array(Stored[_native.Matrix]):
         try:
             values = np.broadcast_to(values.reshape(values.shape[surplus:]), (*first.counts, *self._shape[1:]))
         except ValueError:
-            raise ShapeError(f"could not broadcast values of shape {values.shape} to shape {(*first.shape, *self._shape[1:])}") from None
+            raise ShapeError(
+                f"could not broadcast values of shape {values.shape} to shape {(*first.shape, *self._shape[1:])}"
+            ) from None
         step = max(1, CHUNK_BYTES // max(1, self._width * self.dtype.itemsize))
         numbered = range(len(self))[rows] if isinstance(rows, slice) else [first.bounds[0][0]]
         for start in range(0, len(values), step):
@@ -581,7 +525,8 @@ class Array(Stored[_native.Matrix]):
     def _assign(self, key: Any, value: Any, progress: bool | None) -> None:
         """Writes a part without steps: in one go where the value lies in memory as it will on SSD, else in pieces."""
         if self.ndim > 2:
-            return self._assign_rows(key, value)
+            self._assign_rows(key, value)
+            return
         pick = parse_key(key, self._shape)
         into = self._covered(pick)
         if isinstance(value, Array) and value.shape == pick.shape == pick.counts and value.dtype == self.dtype:
@@ -685,7 +630,7 @@ def _bounds(part: slice, length: int) -> tuple[int, int]:
     return start, max(start, stop)
 
 
-def numbers(value: Any, name: str = "the value", *, into: npt.DTypeLike = None) -> npt.NDArray[Any]:
+def numbers(value: Any, name: str = "the value", *, into: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
     """Converts array-like numbers to a NumPy array, also those of another library that has DLPack.
 
     Raises
@@ -699,8 +644,8 @@ def numbers(value: Any, name: str = "the value", *, into: npt.DTypeLike = None) 
     found = unmasked(np.asanyarray(value), name)
     if found.dtype.kind not in "fiubc" and found.dtype.name not in ML_DTYPES:
         raise DTypeError(f"{found.dtype} values cannot be written to an array of numbers")
-    if into is not None and found.dtype.kind == "c" and np.dtype(into).kind != "c":
-        raise DTypeError(f"{found.dtype} values cannot be written to an array of {np.dtype(into)}; take x.real or x.imag")
+    if into is not None and found.dtype.kind == "c" and into.kind != "c":
+        raise DTypeError(f"{found.dtype} values cannot be written to an array of {into}; take x.real or x.imag")
     return found
 
 

@@ -61,7 +61,9 @@ def type_name(dtype: npt.DTypeLike | None) -> str:
     if not found.isnative:
         raise DTypeError(f"dtype {found} is big-endian; convert it first, as with x.astype(x.dtype.newbyteorder('='))")
     if found.name in LONGDOUBLES:
-        raise DTypeError(f"dtype {found} (longdouble) has bytes that depend on the machine; convert it first, as with x.astype('float64')")
+        raise DTypeError(
+            f"dtype {found} (longdouble) has bytes that depend on the machine; convert it first, as with x.astype('float64')"
+        )
     if found.kind not in NUMPY_KINDS and found.name not in ML_DTYPES:
         raise DTypeError(f"dtype {found} is not supported: numbers are, as with x.astype('float32')")
     return str(found.name)

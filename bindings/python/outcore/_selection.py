@@ -59,7 +59,9 @@ def row_key(key: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]] | N
     if not any(is_list(part) for part in parts):
         return None
     if any(getattr(part, "ndim", 1) > 1 for part in parts if is_list(part)):
-        raise IndexError("masks and lists of one dimension pick rows and columns of an array on SSD; take part after part in memory")
+        raise IndexError(
+            "masks and lists of one dimension pick rows and columns of an array on SSD; take part after part in memory"
+        )
     dots = [number for number, part in enumerate(parts) if part is Ellipsis]
     if dots:
         at = dots[0]

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-import numpy as np
 import numpy.typing as npt
 
 from . import _native

@@ -244,8 +244,8 @@ class Sparse(Stored[_native.SparseMatrix]):
     def __getitem__(self, key: Rows | tuple[Rows, Any]) -> ScipyMatrix:
         """Some rows as a SciPy matrix, read now; of a matrix in CSC some columns, as in `a[:, 3:5]`.
 
-        Rows are picked by a number, a slice, a list of numbers or a mask. Columns of a matrix in CSR may be picked too, by anything
-        that SciPy takes, once the rows are in memory: whole rows are read for them.
+        Rows are picked by a number, a slice, a list of numbers or a mask. Columns of a matrix in CSR may be picked too, by
+        anything that SciPy takes, once the rows are in memory: whole rows are read for them.
 
         Raises
         ------

@@ -18,8 +18,8 @@ from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._dtypes import computed
 from ._array import Array, Floats, native_operand, native_output, result_of
+from ._dtypes import computed
 from ._estimator import Estimator
 from ._session import PathLike, Session, is_planning
 from ._sparse import Sparse, is_scipy, native_sparse

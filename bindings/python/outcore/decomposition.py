@@ -12,8 +12,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._dtypes import computed
 from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, unmasked
+from ._dtypes import computed
 from ._estimator import Estimator
 from ._session import PathLike
 from ._trace import Trace

@@ -55,7 +55,11 @@ def test_a_block_that_fails_leaves_the_array_as_it_was(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert path.read_bytes() == before
     with oc.append(path) as w:
-        for bad, kind in ((np.ones((2, 4)), errors.ShapeError), (np.ones(3, complex), errors.DTypeError), (1.0, errors.ShapeError)):
+        for bad, kind in (
+            (np.ones((2, 4)), errors.ShapeError),
+            (np.ones(3, complex), errors.DTypeError),
+            (1.0, errors.ShapeError),
+        ):
             with pytest.raises(kind):
                 w.write(bad)
     assert path.read_bytes() == before

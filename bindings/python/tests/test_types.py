@@ -73,7 +73,7 @@ def test_raw_files_of_any_type(tmp_path: Path, rng: np.random.Generator) -> None
 
 @pytest.mark.parametrize("bad", [np.longdouble, np.clongdouble, object, "datetime64[s]", ">f4", "U3", [("a", "f4")]], ids=str)
 def test_other_types_are_refused_by_name(bad: Any, tmp_path: Path) -> None:
-    with pytest.raises(errors.DTypeError, match="longdouble|object|datetime64|big-endian|U3|'a'"):
+    with pytest.raises(errors.DTypeError, match=r"longdouble|object|datetime64|big-endian|U3|'a'"):
         oc.create(tmp_path / "x.npy", 3, bad)
     assert not list(tmp_path.glob("*.npy"))
 

@@ -1,0 +1,88 @@
+"""Rows and columns of arrays on SSD by lists and masks, and arrays of more than two dimensions by their first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._index import parse_key
+from ._selection import is_list, numbers_of
+
+if TYPE_CHECKING:
+    from ._array import Array
+
+__all__ = ["by_first", "selected"]
+
+
+def by_first(x: Array, key: Any) -> Any:
+    """Of more than two dimensions: picked by the first, and by the others in memory."""
+    parts = key if isinstance(key, tuple) else (key,)
+    if parts and parts[0] is Ellipsis and len(parts) > 1:
+        raise IndexError(f"an array of {x.ndim} dimensions is picked by its first one, as in x[i:j]")
+    rows = slice(None) if not parts or parts[0] is Ellipsis else parts[0]
+    found = x._flat[rows]
+    found = found.reshape(*found.shape[:-1], *x.shape[1:])
+    is_one = found.ndim < x.ndim
+    rest = parts[1:] if is_one else (slice(None), *parts[1:])
+    return found[rest] if parts[1:] else found
+
+
+def selected(x: Array, rows: Any, rest: tuple[Any, ...]) -> Any:
+    """Rows by a list or mask, or columns beside other rows."""
+    if not is_list(rows):
+        return _columns(x, rows, rest)
+    numbers = numbers_of(rows, x.shape[0], 0)
+    whole = all(isinstance(part, slice) and part == slice(None) for part in rest)
+    if whole and x._exceeds(len(numbers) * x._width * x.dtype.itemsize):
+        return x.take(numbers)
+    first, end = _column_span(x, rest[0]) if rest and x.ndim == 2 else (0, x._width)
+    x._check_room(len(numbers) * (end - first) * x.dtype.itemsize)
+    found = _gathered(x, numbers, (first, end))
+    if whole or x.ndim > 2:
+        found = found.reshape(len(numbers), *x.shape[1:])
+        beside = (slice(None), *rest)
+        return found if whole else found[beside]
+    column = rest[0]
+    if is_list(column):
+        # Lists beside each other pick elements, as NumPy has it.
+        return found[np.arange(len(numbers)), numbers_of(column, x.shape[1], 1).astype(np.int64) - first]
+    if isinstance(column, slice):
+        picked = range(*column.indices(x.shape[1]))
+        return found if picked.step == 1 else found[:, [at - first for at in picked]]
+    return found[:, 0]
+
+
+def _column_span(x: Array, part: Any) -> tuple[int, int]:
+    """The columns from the first to the last that a part of a key picks."""
+    if is_list(part):
+        numbers = numbers_of(part, x.shape[1], 1)
+        return (int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else (0, 0)
+    return parse_key((slice(None), part), x.shape).bounds[1]
+
+
+def _columns(x: Array, rows: Any, rest: tuple[Any, ...]) -> npt.NDArray[Any]:
+    """Columns by a list or mask, of rows by a slice or number: whole spans are read, a few MiB at a time."""
+    if x.ndim != 2:
+        raise IndexError(f"an array of {x.ndim} dimension(s) is picked by its first one, as in x[rows]")
+    first, end = _column_span(x, rest[0])
+    numbers = numbers_of(rest[0], x.shape[1], 1).astype(np.int64) - first
+    pick = parse_key((rows, slice(first, end)), x.shape)
+    x._check_room(pick.counts[0] * len(numbers) * x.dtype.itemsize)
+    found = np.empty((pick.counts[0], len(numbers)), x.dtype)
+    if found.size:
+        for part, into in x._pieces(pick):
+            found[into] = part[:, numbers]
+    return found[0] if pick.taken[0] else found
+
+
+def _gathered(x: Array, numbers: npt.NDArray[np.uint64], cols: tuple[int, int]) -> npt.NDArray[Any]:
+    """Rows in one batch; of an array by columns by way of scratch."""
+    found = np.empty((len(numbers), cols[1] - cols[0]), x.dtype)
+    if found.size and x.order == "F" and x._width > 1:
+        taken = x._taken(numbers, None, None)
+        return taken.slice(columns=cols)._read()
+    if found.size:
+        x._inner.gather_rows(numbers, cols, found)
+    return found
