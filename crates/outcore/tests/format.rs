@@ -31,6 +31,8 @@ fn files_that_numpy_wrote_are_understood() {
             128,
         ),
         ("numpy_f64_5.npy", DType::F64, &[5], Order::Row, 128),
+        ("numpy_int64.npy", DType::I64, &[3], Order::Row, 128),
+        ("numpy_cube.npy", DType::F64, &[2, 2, 2], Order::Row, 128),
         (
             "numpy_f32_2x3_version_2.npy",
             DType::F32,
@@ -58,11 +60,9 @@ fn files_that_numpy_wrote_are_understood() {
     }
     for (name, part) in [
         ("numpy_big_endian.npy", "big-endian dtype '>f8'"),
-        ("numpy_int64.npy", "dtype '<i8'"),
         ("numpy_records.npy", "records"),
         ("numpy_objects.npy", "Python objects"),
         ("numpy_scalar.npy", "0 dimensions"),
-        ("numpy_cube.npy", "3 dimensions"),
     ] {
         let file = golden(name);
         let error = parse_npy(name, &file, file.len() as u64).unwrap_err();
