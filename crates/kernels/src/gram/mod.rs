@@ -1,10 +1,10 @@
 //! X^T X and column sums of integers of 8 bits, exactly, in i64.
 //!
-//! With AVX512-VNNI products of bytes are summed in i32 ([`avx512`]). On other CPUs bytes become
-//! f32, and [`syrk`](crate::syrk()) gives exact sums: integers of at most 2^7 have products of at
-//! most 2^14, of which [`EXACT_ROWS`] have a sum of at most 2^24, and up to there f32 has every
-//! integer, so that no order of summation rounds. Integers without sign are moved into that range:
-//! with x = s + 128, the sum of x_i x_j is that of s_i s_j + 128 (s_i + s_j) + 128^2.
+//! With AVX512-VNNI products of bytes are summed in i32. On other CPUs bytes become f32, and
+//! [`syrk`](crate::syrk()) gives exact sums: integers from -128 to 127 have products of at most
+//! 2^14, 1024 of which have a sum of at most 2^24, and f32 has every integer up to there, so that
+//! no order of summation rounds. Integers without sign are moved into that range: with x = s + 128,
+//! the sum of x_i x_j is that of s_i s_j + 128 (s_i + s_j) + 128^2.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -15,7 +15,7 @@ use faer::{MatMut, MatRef};
 use crate::view::{row_slice, row_slice_mut};
 use crate::{Blas, Error, gemm_scratch_bytes, gemm_until, syrk_until, view, view_mut};
 
-/// Rows of which f32 has the sums of products: 2^24 / 2^14.
+/// Rows whose products have sums that f32 has: 2^24 / 2^14.
 const EXACT_ROWS: usize = 1024;
 
 /// How the bytes of a matrix are integers.
@@ -44,15 +44,35 @@ impl Byte {
 /// nor written.
 ///
 /// Shapes: x is n x d with contiguous rows any distance apart, gram d x w with contiguous rows, w
-/// <= d, sums w; `scratch` at least [`byte_gram_scratch_bytes`]. Results are exact up to 10^14
-/// rows. Cost: as many operations as [`syrk`](crate::syrk()), four of them in the time of one of
-/// f32 where the CPU has AVX512-VNNI; reads x once from memory, and the products once for about a
-/// thousand rows.
+/// <= d, sums w; `scratch` at least [`byte_gram_scratch_bytes`], of any alignment and content.
+///
+/// Cost: the operations of [`syrk`](crate::syrk()) and of the product below the square, in a
+/// quarter of the time of f32 with AVX512-VNNI, and in the same time without; reads x once, reads
+/// and writes `gram` once for 1024 rows. i64 is enough for 10^14 rows.
 ///
 /// # Errors
 /// [`Error::Shape`].
 ///
 /// Determinism: the same on every CPU, in every order of rows.
+///
+/// ```
+/// use outcore_kernels::{Byte, byte_gram, byte_gram_scratch_bytes, view, view_mut};
+///
+/// // Rows of two columns, three bytes apart.
+/// let x = [1, 200, 0, 3, 255];
+/// let (mut gram, mut sums) = ([0; 4], [0; 2]);
+/// let mut scratch = vec![0; byte_gram_scratch_bytes(2, 2, 2)];
+/// byte_gram(
+///     view_mut(&mut gram, 2, 2, 2, 1)?,
+///     &mut sums,
+///     view(&x, 2, 2, 3, 1)?,
+///     Byte::Unsigned,
+///     &mut scratch,
+/// )?;
+/// assert_eq!(sums, [4, 455]);
+/// assert_eq!(gram, [10, 0, 965, 105_025]);
+/// # Ok::<(), outcore_kernels::Error>(())
+/// ```
 pub fn byte_gram(
     gram: MatMut<'_, i64>,
     sums: &mut [i64],
