@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:<10} {}", blas.name(), blas.version());
     }
     products(&libraries);
+    of_bytes();
     narrow(&libraries);
     element_wise::<f32>();
     element_wise::<f64>();
@@ -124,6 +125,29 @@ fn symmetric(n: usize, k: usize, blas: &Blas) -> f64 {
     let a = view(&a, k, n, n, 1).unwrap().transpose();
     let seconds = best(|| syrk(view_mut(&mut c, n, n, n, 1).unwrap(), 1.0, a, 1.0, blas).unwrap());
     syrk_flops(n, k) as f64 / seconds / 1e9
+}
+
+/// Products of 8-bit integers beside those of f32, of rows as the pass over a matrix has them.
+fn of_bytes() {
+    println!("\nX^T X of u8, and of the same numbers in f32, billions of operations a second");
+    for (n, d) in [(20_000, 192), (8192, 1024), (2048, 4096)] {
+        let x: Vec<u8> = (0..n * d).map(|i| (i * 7919 % 1009) as u8).collect();
+        let mut scratch = vec![0; byte_gram_scratch_bytes(n, d, d)];
+        let (mut gram, mut sums) = (vec![0; d * d], vec![0; d]);
+        let seconds = best(|| {
+            let (gram, x) = (
+                view_mut(&mut gram, d, d, d, 1).unwrap(),
+                view(&x, n, d, d, 1).unwrap(),
+            );
+            byte_gram(gram, &mut sums, x, Byte::Unsigned, &mut scratch).unwrap();
+        });
+        println!(
+            "{:<26}{:>11.1}{:>11.1}",
+            format!("{n} x {d}"),
+            syrk_flops(d, n) as f64 / seconds / 1e9,
+            symmetric(d, n, &Blas::Builtin)
+        );
+    }
 }
 
 fn narrow(libraries: &[Blas]) {

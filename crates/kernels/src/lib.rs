@@ -12,6 +12,7 @@
 //! | [`mod@view`] | checked strided views of slices |
 //! | [`mod@gemm`] | matrix products on the built-in kernel or a BLAS of the user ([`Blas`]) |
 //! | [`mod@syrk`] | symmetric products at half the cost |
+//! | [`gram`] | exact symmetric products of 8-bit integers |
 //! | [`elementwise`] | axpby, scale, fill, convert, center, accumulate in f64, transpose |
 //! | [`reduce`] | sums, dots, extrema, norms, non-finite search |
 //! | [`squares`] | sums of squares that neither overflow nor underflow |
@@ -36,6 +37,7 @@ pub mod eigen;
 pub mod elementwise;
 mod error;
 pub mod gemm;
+pub mod gram;
 pub mod nearest;
 pub mod packed;
 mod real;
@@ -62,6 +64,7 @@ pub use elementwise::{
 };
 pub use error::Error;
 pub use faer::{Mat, MatMut, MatRef};
+pub use gram::{Byte, byte_gram, byte_gram_held_bytes, byte_gram_scratch_bytes, byte_gram_until};
 pub use nearest::{
     Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch,
     row_squares,

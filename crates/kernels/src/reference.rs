@@ -1,10 +1,10 @@
 //! Plain twins of the fast kernels: their definitions, in the fewest lines, for tests.
 //!
-//! Everything is computed in f64 from the definitions, without optimisation. They panic if shapes
-//! differ.
+//! Everything is computed in f64 from the definitions, without optimisation, and integers in i64.
+//! They panic if shapes differ.
 #![forbid(unsafe_code)]
 
-use crate::{Norm, Real};
+use crate::{Byte, Norm, Real};
 use faer::{Mat, MatMut, MatRef};
 
 /// c = alpha a b + beta c.
@@ -23,6 +23,19 @@ pub fn syrk<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T) 
     for i in 0..c.nrows() {
         for j in 0..=i {
             c[(i, j)] = entry(alpha, a, a.transpose(), i, j, beta, c[(i, j)]);
+        }
+    }
+}
+
+/// Adds x^T x on and below the diagonal, its first columns as many as there are sums, and the sums
+/// of these columns of x.
+pub fn byte_gram(mut gram: MatMut<'_, i64>, sums: &mut [i64], x: MatRef<'_, u8>, byte: Byte) {
+    assert_eq!(gram.shape(), (x.ncols(), sums.len()));
+    for (j, sum) in sums.iter_mut().enumerate() {
+        let column = |j| (0..x.nrows()).map(move |row| byte.value(x[(row, j)]));
+        *sum += column(j).sum::<i64>();
+        for i in j..x.ncols() {
+            gram[(i, j)] += column(i).zip(column(j)).map(|(a, b)| a * b).sum::<i64>();
         }
     }
 }
