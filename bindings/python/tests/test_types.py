@@ -30,6 +30,7 @@ def same(found: Any, expected: Any) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", [*OF_NUMPY, *sorted(ML_DTYPES)])
 def test_every_type_is_stored_and_found_again(name: str, order: Any, tmp_path: Path, rng: np.random.Generator) -> None:
@@ -103,6 +104,7 @@ def test_algorithms_take_what_they_decode(name: str, order: Any, tmp_path: Path,
         lambda a: oc.convert(a, dtype="float64").numpy(),
     ):
         same(np.asarray(function(a)), np.asarray(function(b)))
+    # Bytes are multiplied as integers: more exact than floats, and so not bit for bit.
     ours, theirs = PCA(5).fit(a), PCA(5).fit(b)
     np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=1e-5)
     assert ours.components_.dtype == np.float32
@@ -167,3 +169,18 @@ def test_types_travel_with_a_pickle(tmp_path: Path, rng: np.random.Generator) ->
     x = made("bfloat16", (10, 4, 2), rng)
     a = oc.from_numpy(tmp_path / "x.npy", x).reshape(10, 8).slice(2, 7)
     same(pickle.loads(pickle.dumps(a)).numpy(), x.reshape(10, 8)[2:7])
+
+
+@pytest.mark.parametrize("name", ["uint8", "int8", "bool"])
+@pytest.mark.parametrize("columns", [1, 13, 192, 1500])
+def test_components_of_bytes_are_exact(name: str, columns: int, tmp_path: Path, rng: np.random.Generator) -> None:
+    """Whether the covariance is in one piece or in panels."""
+    low = rng.standard_normal((3000, 3)) @ rng.standard_normal((3, columns)) * 20
+    x = np.clip(low + rng.standard_normal(low.shape), -128, 127).astype("i1").view(name if name != "bool" else "u1")
+    x = (x > 100).view(bool) if name == "bool" else x
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    found = PCA(1, memory="16MiB" if columns > 1000 else None).fit(a.slice(7, 2990))
+    wide = x[7:2990].astype("f8")
+    np.testing.assert_allclose(found.mean_, wide.mean(axis=0), rtol=1e-12, atol=1e-12)
+    value = np.linalg.eigvalsh(np.atleast_2d(np.cov(wide.T)))[-1]
+    np.testing.assert_allclose(found.explained_variance_[0], value, rtol=1e-6)

@@ -20,5 +20,5 @@ pub use fold::{Fold, fold};
 pub(crate) use lanes::Lanes;
 pub(crate) use map::{Map, map};
 pub use outcore_matrix::Rows;
-pub(crate) use part_fold::{PartFold, fold_parts};
+pub(crate) use part_fold::{PartFold, PassedRows, fold_parts};
 pub(crate) use row_map::{Cost, RowMap, TaskContext, map_into};

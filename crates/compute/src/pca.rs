@@ -16,6 +16,7 @@
 //!
 //! Cost: n d^2 flops, reads X once (or once a group), 4 to 8 d^2 bytes of memory or scratch.
 
+mod bytes;
 mod covariance;
 mod operator;
 mod solve;
@@ -29,9 +30,10 @@ use outcore_engine::{Plan, Region};
 use outcore_kernels::Real;
 use outcore_matrix::{Array, Operand};
 
+use self::bytes::{ByteCovariance, bytes_of};
 use self::covariance::{Covariance, Panels, lanes_max, row_blocks};
 use self::solve::{Products, Solve};
-use crate::pass::{Lanes, fold_parts};
+use crate::pass::{Lanes, PassedRows, fold_parts};
 
 /// How many components to keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,7 +126,10 @@ impl Division {
         Division {
             groups: panels.groups(share),
             lanes: if in_memory { most.min(lanes.max(1)) } else { 1 },
-            blocks: row_blocks::<T>(split, x, most),
+            blocks: match bytes_of(x) {
+                Some(_) => bytes::row_blocks(split, x, most),
+                None => row_blocks::<T>(split, x, most),
+            },
             in_memory,
             panels,
         }
@@ -178,10 +183,26 @@ fn plan<T: Real>(
         let extent = plan.extent(array.extent());
         (Lanes::stored(extent, panels.ranges()), Some(array))
     };
-    let pass = Covariance::new(panels, shift, session.blas(), &x, solve.diagonal());
     let (blocks, groups) = (&division.blocks, &division.groups);
-    let pass = Arc::new(pass);
-    fold_parts::<T, _>(&mut plan, "covariance", &x, blocks, groups, &lanes, &pass);
+    let rows = PassedRows {
+        x: &x,
+        blocks,
+        groups,
+    };
+    if let (Some(byte), Operand::Stored(array)) = (bytes_of(&x), &x) {
+        let pass = Arc::new(ByteCovariance {
+            panels: panels.clone(),
+            byte,
+            shift,
+            diagonal: Arc::clone(solve.diagonal()),
+        });
+        let extent = plan.extent(array.extent());
+        fold_parts(&mut plan, "covariance", extent, &rows, &lanes, &pass);
+    } else {
+        let pass = Covariance::new(panels, shift, session.blas(), &x, solve.diagonal());
+        let (extent, pass) = (x.extent(&mut plan), Arc::new(pass));
+        fold_parts::<T, _>(&mut plan, "covariance", extent, &rows, &lanes, &pass);
+    }
     Job::driven(session, vec![plan], move |stage, mut plans| {
         let Some(pass) = plans.pop() else {
             return Err(Error::Closed);

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use outcore_core::Result;
-use outcore_engine::{Plan, Region, Task};
-use outcore_kernels::{MatRef, Real};
+use outcore_engine::{ExtentRef, Plan, Region, Task};
+use outcore_kernels::MatRef;
 use outcore_matrix::{Operand, Tile};
 
 use super::{Cost, Lanes, TaskContext};
 
 /// What rows come to, part by part.
-pub(crate) trait PartFold<T: Real>: Send + Sync + 'static {
+pub(crate) trait PartFold<T: Pod>: Send + Sync + 'static {
     /// What a state is made of; it begins as zeros.
     type Element: Pod + Send + Sync;
 
@@ -50,14 +50,22 @@ pub(crate) trait PartFold<T: Real>: Send + Sync + 'static {
     }
 }
 
-/// Adds the tasks of a pass to a plan: the `blocks` of rows to the parts of each group, by turns to
-/// the lanes.
-pub(crate) fn fold_parts<T: Real, F: PartFold<T>>(
+/// Rows that pass by.
+pub(crate) struct PassedRows<'a> {
+    pub(crate) x: &'a Operand,
+    /// All rows, in order.
+    pub(crate) blocks: &'a [Range<u64>],
+    /// Parts of the state that are added to in one pass.
+    pub(crate) groups: &'a [Range<usize>],
+}
+
+/// Adds the tasks of a pass to a plan: the blocks of rows, which tasks find in `extent` as elements
+/// of type T, to the parts of each group, by turns to the lanes.
+pub(crate) fn fold_parts<T: Pod, F: PartFold<T>>(
     plan: &mut Plan,
     name: &'static str,
-    x: &Operand,
-    blocks: &[Range<u64>],
-    groups: &[Range<usize>],
+    extent: ExtentRef,
+    &PassedRows { x, blocks, groups }: &PassedRows<'_>,
     lanes: &Lanes,
     fold: &Arc<F>,
 ) {
@@ -67,7 +75,7 @@ pub(crate) fn fold_parts<T: Real, F: PartFold<T>>(
         groups.windows(2).all(|pair| pair[0].end == pair[1].start),
         "{name}: every part is in one group"
     );
-    let (extent, layout) = (x.extent(plan), x.layout());
+    let layout = x.layout();
     let tile_of = |rows: &Range<u64>| layout.tile(extent, rows.clone(), 0..x.cols());
     if let Some(task) = blocks
         .first()

@@ -67,6 +67,14 @@ impl Panel {
         self.offset..self.offset + self.bytes()
     }
 
+    /// Puts the diagonal of what it holds where that of S is.
+    pub(super) fn put_diagonal(&self, values: &[f64], diagonal: &mut [f64]) {
+        let width = self.width();
+        (0..width).for_each(|column| {
+            diagonal[self.first() + column] = values[width + column * width + column];
+        });
+    }
+
     /// The sums, and the products by rows.
     fn split<'a>(&self, values: &'a mut [f64]) -> Result<(&'a mut [f64], MatMut<'a, f64>)> {
         let (height, width) = (self.height as usize, self.width());
@@ -168,8 +176,19 @@ pub(super) fn row_blocks<T: Real>(
     x: &Operand,
     lanes_max: u64,
 ) -> Vec<Range<u64>> {
-    let block_rows = (split.block_of_rows_bytes() / (x.cols() * size_of::<T>() as u64))
-        .clamp(32, BLOCK_ROWS)
+    row_blocks_of(split, x, lanes_max, size_of::<T>() as u64, BLOCK_ROWS)
+}
+
+/// The same of elements of `element` bytes, `most` rows at most.
+pub(super) fn row_blocks_of(
+    split: &MemorySplit,
+    x: &Operand,
+    lanes_max: u64,
+    element: u64,
+    most: u64,
+) -> Vec<Range<u64>> {
+    let block_rows = (split.block_of_rows_bytes() / (x.cols() * element))
+        .clamp(32, most)
         .min(x.rows().div_ceil(lanes_max))
         .max(1);
     rows_in_panels(x.rows(), 1, block_rows)
@@ -244,11 +263,7 @@ impl<T: Real> PartFold<T> for Covariance {
     }
 
     fn end(&self, part: usize, state: &[f64]) {
-        let (panel, mut diagonal) = (&self.panels[part], self.diagonal.locked());
-        let width = panel.width();
-        (0..width).for_each(|column| {
-            diagonal[panel.first() + column] = state[width + column * width + column];
-        });
+        self.panels[part].put_diagonal(state, &mut self.diagonal.locked());
     }
 }
 

@@ -82,14 +82,22 @@ fn what_we_do_not_compute_with_is_named() {
     for (descr, shape, part) in [
         ("'>f4'", "(3,)", "big-endian dtype '>f4'"),
         ("'|O'", "(3,)", "Python objects"),
-        ("'<M8[s]'", "(3,)", "dtype '<M8[s]', where numbers are needed"),
+        (
+            "'<M8[s]'",
+            "(3,)",
+            "dtype '<M8[s]', where numbers are needed",
+        ),
         ("'<U3'", "(3,)", "dtype '<U3'"),
         ("'<f16'", "(3,)", "longdouble"),
         ("'|V2'", "(3,)", "void (dtype '|V2')"),
         ("[('a', '<f4'), ('b', '<f8')]", "(3,)", "records"),
         ("'<f4'", "()", "0 dimensions, where 1 or more are possible"),
         ("'<f4'", "(4294967296, 4294967296)", "larger than any file"),
-        ("'<f4'", "(4, 4294967296, 4294967296)", "larger than any file"),
+        (
+            "'<f4'",
+            "(4, 4294967296, 4294967296)",
+            "larger than any file",
+        ),
         ("'<f4'", "(0, 18446744073709551615)", "larger than any file"),
     ] {
         let text = with(descr, shape);
