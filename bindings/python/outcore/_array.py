@@ -384,9 +384,9 @@ class Array(Stored[_native.Matrix]):
 
         Notes
         -----
-        Rows are read where they are, in one pass if they ascend. Many short rows in no order are moved twice, by way of scratch: the
-        array is read once, and the rows are written, read and written again, in long transfers. Besides the numbers themselves, 8
-        bytes a row are held, within the budget.
+        Rows are read where they are, in one pass if they ascend. Many short rows in no order are moved twice, by way of scratch:
+        the array is read once, and the rows are written, read and written again, in long transfers. Besides the numbers
+        themselves, 8 bytes a row are held, within the budget.
         """
         return self._taken(numbers_of(rows, self._shape[0], 0), out, memory, progress)
 

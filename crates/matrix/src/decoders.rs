@@ -7,19 +7,18 @@ use outcore_kernels::decode;
 /// Makes f32s of the elements of an array; none where those are what operations compute with, or
 /// nothing that they take.
 pub(crate) fn decoder_of(dtype: DType) -> Option<Decoder> {
-    let (factor, decode): (usize, fn(&[u8], &mut [u8])) = match dtype {
-        DType::Bool | DType::U8 => (4, decode::u8_to_f32),
-        DType::I8 => (4, decode::i8_to_f32),
-        DType::U16 => (2, decode::u16_to_f32),
-        DType::I16 => (2, decode::i16_to_f32),
-        DType::F16 => (2, decode::f16_to_f32),
-        DType::BF16 => (2, decode::bf16_to_f32),
+    let decode = match dtype {
+        DType::Bool | DType::U8 => decode::u8_to_f32,
+        DType::I8 => decode::i8_to_f32,
+        DType::U16 => decode::u16_to_f32,
+        DType::I16 => decode::i16_to_f32,
+        DType::F16 => decode::f16_to_f32,
+        DType::BF16 => decode::bf16_to_f32,
         _ => return None,
     };
-    let form = 1 + dtype as u32;
     Some(Decoder {
-        form,
-        factor,
+        form: 1 + dtype as u32,
+        factor: 4 / dtype.bytes() as usize,
         decode,
     })
 }

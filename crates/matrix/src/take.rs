@@ -471,10 +471,9 @@ impl Parts {
             }));
         }
         let (starts, panels) = (Arc::new(starts), panels.len());
-        for part in 0..count {
+        for (part, held) in bytes.into_iter().enumerate() {
             let rows = part as u64 * part_rows
                 ..((part as u64 + 1) * part_rows).min(selection.rows.len() as u64);
-            let held = bytes[part].clone();
             let result = selection.layout.tile(into, rows.clone(), 0..cols);
             let task = Task::new("order")
                 .read(Region::span(get, held.start, held.end - held.start))
