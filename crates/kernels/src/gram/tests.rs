@@ -110,7 +110,6 @@ fn extremes_of_more_rows_than_i32_has_room_for() {
         (Byte::Signed, [0x80, 0x7f]),
         (Byte::Signed, [0x80, 0x80]),
         (Byte::Unsigned, [255, 255]),
-        // Odd products: f32 rounds their sums from 2^24 on.
         (Byte::Unsigned, [1, 255]),
         (Byte::Signed, [0x81, 0x7f]),
     ] {
