@@ -41,18 +41,8 @@ from ._foreign import (
 )
 from ._native import VERSION as __version__  # noqa: N811
 from ._plan import Plan, explain
-from ._session import (
-    Driver,
-    Info,
-    Mode,
-    Order,
-    PathLike,
-    Session,
-    default_session,
-    last_run,
-    replace_default,
-    settings_of,
-)
+from ._session import Session, default_session, last_run, replace_default
+from ._settings import Driver, Info, Mode, Order, PathLike, settings_of
 from ._sparse import Sparse
 from ._trace import Trace
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from ._array import Array, numbers
 from ._dtypes import type_name
-from ._session import PathLike, Session, full_path
+from ._session import Session
+from ._settings import PathLike, full_path
 from .errors import ClosedError, DeniedError, LockedError, NoSpaceError, ShapeError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from ._dtypes import ML_DTYPES, computed, float_name
 from ._index import Pick, parse_key, spans
 from ._rows import by_first, selected
 from ._selection import Lists, is_list, numbers_of, row_key
-from ._session import Order, PathLike, Session, default_session, full_path, shape_of
+from ._session import DType, Session, Stored, absolute, default_session
+from ._settings import Order, PathLike, full_path, shape_of
 from ._statistics import Axis, extreme, histogram, mean, moment, total
-from ._stored import DType, Stored, absolute
 from ._units import check_room, show_bytes
 from .errors import ArgumentError, DTypeError, NoMemoryError, ShapeError
 
@@ -149,6 +149,11 @@ class Array(Stored[_native.Matrix]):
     def ndim(self) -> int:
         """Number of dimensions, 1 or more."""
         return len(self._shape)
+
+    @property
+    def _computed(self) -> np.dtype[Any]:
+        """The type that operations compute in with it."""
+        return np.dtype(self._inner.real)
 
     @property
     def _width(self) -> int:
@@ -559,18 +564,14 @@ class Array(Stored[_native.Matrix]):
 
     def __matmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
         """A product of matrices is a new matrix on SSD, as of `outcore.linalg.gemm`; with a vector it is a vector in memory."""
-        from .linalg import gemm
-
-        if isinstance(other, (Array, np.ndarray)) and 1 in (self.ndim, other.ndim):
-            return _vector_product(self, other)
-        return gemm(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+        if not isinstance(other, (Array, np.ndarray)):
+            return NotImplemented
+        return _vector_product(self, other) if 1 in (self.ndim, other.ndim) else _product(self, other)
 
     def __rmatmul__(self, other: npt.NDArray[Any]) -> Array | Floats:
-        from .linalg import gemm
-
-        if isinstance(other, np.ndarray) and 1 in (self.ndim, other.ndim):
-            return _vector_product(other, self)
-        return gemm(other, self) if isinstance(other, np.ndarray) else NotImplemented
+        if not isinstance(other, np.ndarray):
+            return NotImplemented
+        return _vector_product(other, self) if 1 in (self.ndim, other.ndim) else _product(other, self)
 
     # What is not there
 
@@ -657,9 +658,9 @@ def refuse_sparse(x: object, name: str, advice: str | None = None) -> None:
     ------
     DTypeError
     """
-    from ._sparse import Sparse, is_scipy
+    from ._sparse import is_scipy
 
-    if isinstance(x, Sparse):
+    if isinstance(x, Stored) and not isinstance(x, Array):
         advice = advice or f"{name}.scipy().toarray() makes a dense one in memory"
         raise DTypeError(f"{name} is sparse, but must be dense: {x!r}; {advice}")
     if is_scipy(x):
@@ -757,17 +758,19 @@ def result_of(session: Session, found: Any, out: Any) -> Array:
 
 def session_of(*operands: Any, memory: int | str | None = None) -> Session:
     """The session of the first operand on SSD, else the default one, with the given budget."""
-    from ._sparse import Sparse
-
-    arrays = (x for x in operands if isinstance(x, (Array, Sparse)))
-    first = next(arrays, None)
+    first = next((x for x in operands if isinstance(x, Stored)), None)
     return (default_session() if first is None else first._session)._with(memory)
+
+
+def _product(a: Any, b: Any) -> Array:
+    """A product of matrices, unnamed."""
+    session = session_of(a, b)
+    job = _native.gemm(session._inner, native_operand(a, "a"), native_operand(b, "b"), False, False, 1.0, 0.0, None)
+    return Array._result(session, session._run(job, "gemm", None))
 
 
 def _vector_product(a: Any, b: Any) -> Floats:
     """A product with a vector: the result is a vector, and a NumPy array."""
-    from .linalg import gemm
-
     left, right = (x.numpy() if isinstance(x, Array) and x.ndim == 1 else unmasked(x, "an operand") for x in (a, b))
     if left.shape[-1] != right.shape[0]:
         raise ShapeError(f"matmul: shapes {tuple(left.shape)} and {tuple(right.shape)} do not fit: the inner dimensions differ")
@@ -776,5 +779,7 @@ def _vector_product(a: Any, b: Any) -> Floats:
     rows = left.reshape(1, -1) if left.ndim == 1 else left
     cols = right.reshape(-1, 1) if right.ndim == 1 else right
     found = np.empty((rows.shape[0], cols.shape[1]), computed(left))
-    gemm(rows, cols, out=found)
+    session = session_of(a, b)
+    operands = native_operand(rows, "a"), native_operand(cols, "b")
+    session._run(_native.gemm(session._inner, *operands, False, False, 1.0, 0.0, found), "gemm", None)
     return found.ravel()

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ._session import MOST_THREADS, Session
+from ._session import Session
+from ._settings import MOST_THREADS
 from ._units import show_bytes
 
 F = TypeVar("F", bound=Callable[..., Any])

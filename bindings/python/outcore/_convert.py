@@ -9,7 +9,8 @@ import numpy as np
 from . import _native
 from ._array import CHUNK_BYTES, Array, native_output, result_of
 from ._dtypes import type_name
-from ._session import Order, Session, full_path
+from ._session import Session
+from ._settings import Order, full_path
 from .errors import ShapeError
 
 __all__ = ["converted"]

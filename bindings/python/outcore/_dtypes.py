@@ -91,6 +91,4 @@ def computed(x: Any) -> np.dtype[Any]:
     DTypeError
         For an array on SSD of a type that operations do not take.
     """
-    from ._array import Array
-
-    return np.dtype(x._inner.real) if isinstance(x, Array) else np.dtype(x.dtype)
+    return x._computed if hasattr(type(x), "_computed") else np.dtype(x.dtype)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from . import _native
 from ._dtypes import float_name
-from ._session import PathLike, Session, default_session, full_path
+from ._session import Session, default_session
+from ._settings import PathLike, full_path
 from ._sparse import Sparse, canonical, is_scipy, native_sparse
 from .errors import ArgumentError
 

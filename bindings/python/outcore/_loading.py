@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._session import PathLike, Session
+from ._session import Session
+from ._settings import PathLike
 from .data import Dataset, Loader
 from .errors import ArgumentError
 

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ._index import parse_key
+from . import _native
+from ._index import Pick, parse_key
 from ._selection import is_list, numbers_of
-
-if TYPE_CHECKING:
-    from ._array import Array
 
 __all__ = ["by_first", "selected"]
 
 
-def by_first(x: Array, key: Any) -> Any:
+class Picked(Protocol):
+    """What of an array is used here."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def order(self) -> str: ...
+    @property
+    def _width(self) -> int: ...
+    @property
+    def _flat(self) -> Any: ...
+    @property
+    def _inner(self) -> _native.Matrix: ...
+    def take(self, rows: Any) -> Any: ...
+    def _taken(self, numbers: Any, out: None, memory: None) -> Any: ...
+    def _exceeds(self, size: int) -> bool: ...
+    def _check_room(self, size: int) -> None: ...
+    def _pieces(self, pick: Pick) -> Iterator[tuple[npt.NDArray[Any], slice]]: ...
+
+
+def by_first(x: Picked, key: Any) -> Any:
     """Of more than two dimensions: picked by the first, and by the others in memory."""
     parts = key if isinstance(key, tuple) else (key,)
     if parts and parts[0] is Ellipsis and len(parts) > 1:
@@ -29,7 +52,7 @@ def by_first(x: Array, key: Any) -> Any:
     return found[rest] if parts[1:] else found
 
 
-def selected(x: Array, rows: Any, rest: tuple[Any, ...]) -> Any:
+def selected(x: Picked, rows: Any, rest: tuple[Any, ...]) -> Any:
     """Rows by a list or mask, or columns beside other rows."""
     if not is_list(rows):
         return _columns(x, rows, rest)
@@ -54,7 +77,7 @@ def selected(x: Array, rows: Any, rest: tuple[Any, ...]) -> Any:
     return found[:, 0]
 
 
-def _column_span(x: Array, part: Any) -> tuple[int, int]:
+def _column_span(x: Picked, part: Any) -> tuple[int, int]:
     """The columns from the first to the last that a part of a key picks."""
     if is_list(part):
         numbers = numbers_of(part, x.shape[1], 1)
@@ -62,7 +85,7 @@ def _column_span(x: Array, part: Any) -> tuple[int, int]:
     return parse_key((slice(None), part), x.shape).bounds[1]
 
 
-def _columns(x: Array, rows: Any, rest: tuple[Any, ...]) -> npt.NDArray[Any]:
+def _columns(x: Picked, rows: Any, rest: tuple[Any, ...]) -> npt.NDArray[Any]:
     """Columns by a list or mask, of rows by a slice or number: whole spans are read, a few MiB at a time."""
     if x.ndim != 2:
         raise IndexError(f"an array of {x.ndim} dimension(s) is picked by its first one, as in x[rows]")
@@ -77,7 +100,7 @@ def _columns(x: Array, rows: Any, rest: tuple[Any, ...]) -> npt.NDArray[Any]:
     return found[0] if pick.taken[0] else found
 
 
-def _gathered(x: Array, numbers: npt.NDArray[np.uint64], cols: tuple[int, int]) -> npt.NDArray[Any]:
+def _gathered(x: Picked, numbers: npt.NDArray[np.uint64], cols: tuple[int, int]) -> npt.NDArray[Any]:
     """Rows in one batch; of an array by columns by way of scratch."""
     found = np.empty((len(numbers), cols[1] - cols[0]), x.dtype)
     if found.size and x.order == "F" and x._width > 1:

@@ -1,4 +1,4 @@
-"""Sessions: one budget, its threads, its scratch folder.
+"""Sessions: one budget, its threads, its scratch folder; and what is stored in one.
 
 The sessions of a process divide what it may use. A call's `memory=` is a part of its session's budget: `Session._with`.
 """
@@ -6,27 +6,26 @@ The sessions of a process divide what it may use. A call's `memory=` is a part o
 from __future__ import annotations
 
 import contextlib
-import gc
-import operator
 import os
-import sys
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from . import _native
 from ._dtypes import dtype_of, float_name, type_name
 from ._run import execute
+from ._settings import Driver, Info, Mode, Order, PathLike, Settings, full_path, settings_of, shape_of, whole_number
 from ._trace import Trace
-from ._units import parse_bytes
+from ._units import parse_bytes, show_bytes, show_path
 from .errors import ArgumentError, ClosedError, ExistsError, OverBudgetError
 
 if TYPE_CHECKING:
@@ -35,58 +34,7 @@ if TYPE_CHECKING:
     from ._array import Array
     from ._sparse import Sparse
 
-__all__ = ["Driver", "Info", "Mode", "Order", "PathLike", "Session", "default_session", "session_like"]
-
-PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-Order = Literal["C", "F"]
-Driver = Literal["auto", "io_uring", "threads"]
-Mode = Literal["x", "w"]
-"""A new file, or one that may replace another."""
-
-MOST_THREADS = 1024
-
-_LIBRARIES = {
-    "mkl": ("libmkl_rt.so.2", "libmkl_rt.so.*", "libmkl_rt.so"),
-    "openblas": ("libopenblas.so.0", "libopenblas*.so*"),
-    "blis": ("libblis.so.4", "libblis.so*"),
-}
-
-
-class Info(TypedDict):
-    """The settings of a session."""
-
-    version: str
-    memory_bytes: int
-    threads: int
-    driver: str
-    queue_depth: int
-    registered_bytes: int
-    fallback: str | None
-    blas: str
-    blas_version: str
-    scratch: Path
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Arguments of a session, in bytes; `None` and 0 for the library's choice."""
-
-    memory_bytes: int | None = None
-    scratch: str | None = None
-    threads: int = 0
-    driver: Driver = "auto"
-    blas: str | None = None
-    allow_tmpfs_scratch: bool = False
-
-    def native(self) -> _native.Session:
-        blas = _find_blas(self.blas)
-        make = (self.memory_bytes, self.scratch, self.allow_tmpfs_scratch, self.threads, self.driver, blas)
-        try:
-            return _native.Session(*make)
-        except OverBudgetError:
-            # A session that only a cycle of references keeps, such as that of an exception, has its share still.
-            gc.collect()
-            return _native.Session(*make)
+__all__ = ["DType", "Session", "Stored", "absolute", "default_session", "session_like"]
 
 
 class Session:
@@ -295,8 +243,8 @@ class Session:
             raise ArgumentError("a raw file needs both dtype and shape; a .npy file takes neither")
         raw = None
         if dtype is not None and shape is not None:
-            leading = None if leading_dimension is None else _whole(leading_dimension, "leading_dimension", "elements")
-            raw = (type_name(dtype), shape_of(shape), order, _whole(offset, "offset", "bytes"), leading)
+            leading = None if leading_dimension is None else whole_number(leading_dimension, "leading_dimension", "elements")
+            raw = (type_name(dtype), shape_of(shape), order, whole_number(offset, "offset", "bytes"), leading)
         return Array._open(self, Origin(full_path(path), raw, interrupted))
 
     def create(
@@ -372,8 +320,6 @@ class Session:
         self._inner.accept(full_path(path))
 
     def __repr__(self) -> str:
-        from ._units import show_bytes
-
         if self._is_closed:
             return "<outcore session, closed>"
         return f"<outcore session: {show_bytes(self.memory)}, {self.threads} threads>"
@@ -506,61 +452,91 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_fresh_lock)
 
 
-def settings_of(
-    memory: int | str | None,
-    scratch: PathLike | None,
-    threads: int | None,
-    driver: Driver,
-    blas: PathLike | None,
-    allow_tmpfs_scratch: bool,
-) -> Settings:
-    """The arguments of `Session`, checked."""
-    whole = isinstance(threads, int) and not isinstance(threads, bool)
-    if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
-        raise ArgumentError(f"threads must be an integer from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}")
-    return Settings(
-        memory_bytes=None if memory is None else parse_bytes(memory),
-        scratch=None if scratch is None else full_path(scratch),
-        threads=threads or 0,
-        driver=driver,
-        blas=None if blas is None else os.fsdecode(blas),
-        allow_tmpfs_scratch=allow_tmpfs_scratch,
-    )
+DType: TypeAlias = np.dtype[Any]
+
+Native = TypeVar("Native", "_native.Matrix", "_native.SparseMatrix")
 
 
-def shape_of(shape: int | Sequence[int]) -> list[int]:
-    """One or more whole numbers, none negative."""
-    try:
-        numbers = [operator.index(n) for n in (shape if isinstance(shape, Sequence) else (shape,))]
-    except TypeError:
-        raise ArgumentError(f"shape must be one or more integers, not {shape!r}") from None
-    if not numbers or any(n < 0 or n >= 1 << 63 for n in numbers):
-        raise ArgumentError(f"shape must be one or more non-negative integers, not {shape!r}")
-    return numbers
+class Stored(ABC, Generic[Native]):
+    """A matrix, or a view of one, with its session and its path; opened again in a forked child on first use."""
+
+    __slots__ = ("_dtype", "_matrix", "_process", "_session")
+
+    # NumPy leaves `x @ a` to this class.
+    __array_ufunc__ = None
+
+    _NOUN: ClassVar[str]
+
+    def __init__(self, session: Session, matrix: Native) -> None:
+        self._session = session._whole
+        self._matrix: Native | None = matrix
+        self._dtype: DType = dtype_of(matrix.dtype)
+        self._process = os.getpid()
+
+    @property
+    @abstractmethod
+    def _file(self) -> str | None:
+        """The path, if it has one."""
+
+    @abstractmethod
+    def _reopened(self) -> Native:
+        """The same view, of its file opened again."""
+
+    @property
+    def _inner(self) -> Native:
+        """The matrix, opened again in a forked child."""
+        if self._session._is_closed:
+            self._matrix = None
+        if self._matrix is None:
+            raise ClosedError(f"the {self._NOUN} is closed")
+        if self._process != os.getpid():
+            if self._file is None:
+                raise ClosedError(
+                    f"an unnamed {self._NOUN} belongs to the process that made it; give it a path to use it in a forked child"
+                )
+            self._matrix = self._reopened()
+            self._process = os.getpid()
+        return self._matrix
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether it can be asked about without opening a file again."""
+        return self._process == os.getpid()
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return self._dtype
+
+    @property
+    def path(self) -> Path | None:
+        """Where it is; `None` for an unnamed result."""
+        return None if self._file is None else Path(self._file)
+
+    @property
+    def session(self) -> Session:
+        """The session whose memory operations on it use."""
+        return self._session
+
+    @property
+    def _where(self) -> str:
+        return show_path(self._file)
+
+    def close(self) -> None:
+        """Lets go of the file; other views keep it. Using it afterwards raises ClosedError."""
+        self._matrix = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _refuse_pickling(self) -> None:
+        if self._file is None:
+            raise TypeError(f"an unnamed {self._NOUN} cannot be pickled: it is removed with this process; give it a path first")
 
 
-def full_path(path: PathLike) -> str:
-    """Absolute, as text; bytes are what the system has for it (`os.fsencode`)."""
-    return os.path.abspath(os.fsdecode(path))
-
-
-def _whole(value: int, name: str, unit: str) -> int:
-    try:
-        found = operator.index(value)
-    except TypeError:
-        found = -1
-    if not 0 <= found < 1 << 63:
-        raise ArgumentError(f"{name} must be a number of {unit}, not {value!r}")
-    return found
-
-
-def _find_blas(name: str | None) -> str | None:
-    """A library by its short name: that of this Python environment first, else what the system's loader finds."""
-    if name is None or name not in _LIBRARIES:
-        return name
-    for folder in (Path(sys.prefix, "lib"), Path(sys.prefix, "lib64")):
-        for pattern in _LIBRARIES[name]:
-            found = sorted(folder.glob(pattern))
-            if found:
-                return str(found[0])
-    return _LIBRARIES[name][0]
+def absolute(path: Any) -> str | None:
+    """Of what a computation made: nothing where it is unnamed."""
+    return None if path is None else os.path.abspath(path)

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _html, _native
+from ._dtypes import computed
 from ._selection import Lists, is_list, numbers_of
-from ._session import PathLike, Session, default_session, full_path
-from ._stored import Stored, absolute
+from ._session import Session, Stored, absolute, default_session
+from ._settings import PathLike, full_path
 from ._units import check_room, show_bytes
 from .errors import ArgumentError, CorruptError, DTypeError, MissingError, ShapeError
 
@@ -401,19 +402,22 @@ class Sparse(Stored[_native.SparseMatrix]):
     def __matmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
         """A product with a dense matrix is a new one on SSD, as of `outcore.linalg.csrmm`; with a vector, a vector in memory."""
         from ._array import Array
-        from .linalg import csrgemv, csrmm
 
-        if not isinstance(other, (Array, np.ndarray)):
-            return NotImplemented
-        return csrgemv(self, other) if other.ndim == 1 else csrmm(self, other)
+        return self._times(other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
 
     def __rmatmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
         from ._array import Array
-        from .linalg import csrgemv, csrmm
 
-        if not isinstance(other, (Array, np.ndarray)):
-            return NotImplemented
-        return csrgemv(self.T, other) if other.ndim == 1 else csrmm(self.T, other.T).T
+        return self.T._times(other.T).T if isinstance(other, (Array, np.ndarray)) else NotImplemented
+
+    def _times(self, other: Any) -> Any:
+        from ._array import Array, native_operand, session_of
+
+        session = session_of(self, other)
+        out = np.empty(self.shape[0], computed(other)) if other.ndim == 1 else None
+        job = _native.csrmm(session._inner, self._inner, native_operand(other, "b"), 1.0, 0.0, out)
+        found = session._run(job, "csrmm", None)
+        return out if out is not None else Array._result(session, found)
 
     # Life
 

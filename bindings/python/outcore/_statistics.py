@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from . import _native
 from .errors import ArgumentError, ShapeError
-
-if TYPE_CHECKING:
-    from ._array import Array
 
 __all__ = ["Axis", "extreme", "histogram", "mean", "moment", "total"]
 
@@ -18,22 +16,44 @@ Axis = Literal[0, 1, -1, -2] | None
 BLOCK_BYTES = 16 << 20
 
 
-def extreme(x: Array, how: Literal["min", "max"], axis: Axis) -> Any:
-    """The least or greatest element, of the type of the array."""
-    from . import linalg
+class Counted(Protocol):
+    """What of an array is used here."""
 
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def T(self) -> Any: ...  # noqa: N802
+    @property
+    def _inner(self) -> _native.Matrix: ...
+    @property
+    def _flat(self) -> Any: ...
+
+    _session: Any
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: slice) -> npt.NDArray[Any]: ...
+
+
+def extreme(x: Counted, how: Literal["min", "max"], axis: Axis) -> Any:
+    """The least or greatest element, of the type of the array."""
     if not x.size:
         raise ArgumentError(f"{x!r} has no elements, and so no {how}imum")
-    found = linalg.reduce(x, how) if axis is None else _by_axis(x, axis)[how]
+    found = _reduced(x, how) if axis is None else _by_axis(x, axis)[how]
     return np.asarray(found).astype(x.dtype)[()]
 
 
-def total(x: Array, axis: Axis) -> Any:
+def total(x: Counted, axis: Axis) -> Any:
     """The sum; of integers an integer, of 64 bits as NumPy's."""
-    from . import linalg
-
     if axis is None:
-        found: Any = linalg.reduce(x, "sum")
+        found: Any = _reduced(x, "sum")
     else:
         statistics = _by_axis(x, axis)
         found = statistics["mean"] * statistics["count"] if statistics["count"] else np.zeros(len(statistics["mean"]))
@@ -42,15 +62,13 @@ def total(x: Array, axis: Axis) -> Any:
     return np.float64(found) if np.ndim(found) == 0 and x.dtype.kind not in "biu" else found
 
 
-def mean(x: Array, axis: Axis) -> Any:
-    from . import linalg
-
+def mean(x: Counted, axis: Axis) -> Any:
     if axis is None:
-        return np.float64(linalg.reduce(x, "sum") / x.size) if x.size else np.float64("nan")
+        return np.float64(_reduced(x, "sum") / x.size) if x.size else np.float64("nan")
     return _by_axis(x, axis)["mean"]
 
 
-def moment(x: Array, axis: Axis, ddof: int) -> Any:
+def moment(x: Counted, axis: Axis, ddof: int) -> Any:
     """The variance; of all elements, merged from those of the columns."""
     if axis is not None:
         return _by_axis(x, axis, ddof)["variance"]
@@ -61,7 +79,7 @@ def moment(x: Array, axis: Axis, ddof: int) -> Any:
         return np.float64(squares / np.float64(x.size - ddof))
 
 
-def histogram(x: Array, bins: Any, limits: tuple[float, float] | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+def histogram(x: Counted, bins: Any, limits: tuple[float, float] | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """As `numpy.histogram` of all elements, a block of rows at a time."""
     if isinstance(bins, str):
         raise ArgumentError(f"bins must be a number or edges, not {bins!r}, which needs all elements in memory")
@@ -79,9 +97,17 @@ def histogram(x: Array, bins: Any, limits: tuple[float, float] | None) -> tuple[
     return counts, edges
 
 
-def _by_axis(x: Array, axis: int, ddof: int = 0) -> Any:
-    from . import linalg
-
+def _by_axis(x: Counted, axis: int, ddof: int = 0) -> Any:
     if x.ndim > 2 or not -x.ndim <= axis < x.ndim:
         raise ShapeError(f"{x!r} has no axis {axis} to go along" + ("; see it as rows with reshape" if x.ndim > 2 else ""))
-    return linalg.column_statistics(x.T if x.ndim == 2 and axis % 2 == 1 else x, ddof=ddof)
+    along = x.T if x.ndim == 2 and axis % 2 == 1 else x
+    found = x._session._run(_native.column_statistics(x._session._inner, along._inner), "column statistics", None)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found["variance"] = found["m2"] / np.float64(found["count"] - ddof)
+    return found
+
+
+def _reduced(x: Counted, how: str) -> float:
+    """All elements as one number."""
+    found: float = x._session._run(_native.reduce(x._session._inner, x._flat._inner, how), how, None)
+    return found

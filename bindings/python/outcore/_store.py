@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _native
 from ._run import Bar
-from ._session import full_path
+from ._settings import full_path
 from ._units import parse_bytes
 from .errors import ArgumentError, ExistsError
 

@@ -21,7 +21,8 @@ from . import _native
 from ._array import Array, Floats, native_operand, native_output, result_of
 from ._dtypes import computed
 from ._estimator import Estimator
-from ._session import PathLike, Session, is_planning
+from ._session import Session, is_planning
+from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
 from ._trace import Trace
 from .errors import ArgumentError, NotFiniteError, ShapeError

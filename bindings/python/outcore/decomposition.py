@@ -15,7 +15,7 @@ from . import _native
 from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, unmasked
 from ._dtypes import computed
 from ._estimator import Estimator
-from ._session import PathLike
+from ._settings import PathLike
 from ._trace import Trace
 from .errors import ArgumentError, DTypeError, ShapeError
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ._session import PathLike
+from ._settings import PathLike
 from .data import Dataset, Field
 from .errors import ReadOnlyError
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from . import _native
 from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, session_of, unmasked
 from ._dtypes import computed, float_name
-from ._session import PathLike, full_path
+from ._settings import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_sparse
 from .errors import ArgumentError, DTypeError
 

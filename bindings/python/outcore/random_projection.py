@@ -19,7 +19,7 @@ from . import _native
 from ._array import Array, Floats, native_operand, native_output, result_of
 from ._estimator import Estimator
 from ._plan import Plan, explain
-from ._session import PathLike
+from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
 from .errors import ArgumentError
 

@@ -42,7 +42,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._session import PathLike, Session, default_session, full_path
+from ._session import Session, default_session
+from ._settings import PathLike, full_path
 from ._units import parse_bytes
 from .errors import ArgumentError, ClosedError, CorruptError, OutcoreError
 

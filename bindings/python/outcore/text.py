@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from . import _native, linalg
 from ._array import Array
 from ._estimator import Estimator
-from ._session import PathLike, full_path
+from ._settings import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_sparse, refuse_dense
 from .errors import ArgumentError
 

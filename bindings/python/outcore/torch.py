@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import data
-from ._session import PathLike
+from ._settings import PathLike
 from .data.ranks import WHOLE, Ranks, Share, ancestors, warn_of_uneven_ranks
 from .errors import ArgumentError
 

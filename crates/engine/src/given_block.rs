@@ -26,8 +26,7 @@ use outcore_device::{Buf, Locked};
 
 use crate::edges::split;
 use crate::plan::Area;
-use crate::region::{Layout, Region};
-use crate::run::pieces;
+use crate::region::{Layout, Region, pieces};
 
 /// Rows of at least this many sectors are read one by one where that avoids a copy: of their
 /// transfer, the two sectors at the ends are a quarter at most.

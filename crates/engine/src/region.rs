@@ -313,6 +313,17 @@ pub struct Layout {
     pub(crate) spanned: bool,
 }
 
+/// Longest single request: long enough for any device, short enough that reads overlap writes.
+const REQUEST_BYTES: u64 = 1 << 20;
+
+/// A range cut into requests: offsets and lengths.
+pub(crate) fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+    let Range { start, end } = range;
+    (start..end)
+        .step_by(REQUEST_BYTES as usize)
+        .map(move |offset| (offset, REQUEST_BYTES.min(end - offset)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,15 +29,12 @@ use crate::plan::{
     Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes,
 };
 use crate::pump::{Activity, Core};
-use crate::region::{ExtentRef, Region};
+use crate::region::{ExtentRef, Region, pieces};
 use crate::schedule::{Schedule, Totals, shared_sector_bytes};
 use crate::sectors::{Sectors, Transfer};
 use crate::ticket;
 use crate::trace::{Recorder, Trace};
 use bounces::Bounces;
-
-/// Longest single request: long enough for any device, short enough that reads overlap writes.
-const REQUEST_BYTES: u64 = 1 << 20;
 
 /// The result of a run.
 pub struct Outcome {
@@ -944,12 +941,4 @@ fn claims(areas: &[Area], accesses: impl Iterator<Item = Access>) -> Vec<Claim> 
         _ => None,
     };
     by_extent.into_iter().filter_map(claim).collect()
-}
-
-/// A range cut into requests: offsets and lengths.
-pub(crate) fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
-    let Range { start, end } = range;
-    (start..end)
-        .step_by(REQUEST_BYTES as usize)
-        .map(move |offset| (offset, REQUEST_BYTES.min(end - offset)))
 }

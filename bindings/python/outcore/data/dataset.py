@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from .. import _html, _native
 from .._run import Bar
-from .._session import PathLike, Session, Settings, default_session, full_path, session_like
+from .._session import Session, default_session, session_like
+from .._settings import PathLike, Settings, full_path
 from .._units import check_room, show_bytes, show_path
 from ..errors import ArgumentError, ClosedError, CorruptError, DTypeError
 from .fields import Decode, Field, Name, Sample, fields_of, name_bytes, name_text, picture

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._session import PathLike, Session, full_path
+from .._session import Session
+from .._settings import PathLike, full_path
 from ..errors import ArgumentError
 from .dataset import Dataset
 from .shards import FORMS, Shards, note

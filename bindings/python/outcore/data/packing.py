@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from .._run import Bar
-from .._session import PathLike, Session
+from .._session import Session
+from .._settings import PathLike
 from ..errors import ArgumentError, OutcoreError
 from .dataset import Dataset
 from .fields import fields_of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from .._run import execute
-from .._session import PathLike, Session, default_session, full_path
+from .._session import Session, default_session
+from .._settings import PathLike, full_path
 from ..errors import ArgumentError, ClosedError
 from .fields import Field, Name, fields_of, name_bytes
 
