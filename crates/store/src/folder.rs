@@ -19,7 +19,7 @@ use outcore_device::{FileDevice, Mode};
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
 use crate::lock::{self, Place};
-use crate::mark::{self, Mark};
+use crate::mark::{self, Mark, is_own};
 use crate::new_folder::{NewFolder, Unfinished};
 use crate::os::{self, Identity};
 use crate::write::{Partial, Writing};
@@ -422,13 +422,6 @@ impl Folder {
             false => os::sync_folder(&from.folder),
         }
     }
-}
-
-/// Whether the file belongs to the store itself and is not an object.
-pub(crate) fn is_own(file_name: &str) -> bool {
-    lock::is_partial(file_name)
-        || lock::is_unfinished(file_name)
-        || (file_name.starts_with('.') && file_name.ends_with(mark::BESIDE_SUFFIX))
 }
 
 /// The folder of a path.

@@ -41,11 +41,9 @@ use self::catalog::{Catalog, Found};
 pub use self::check::{Fault, Findings};
 use self::claim::Claim;
 use self::layout::{BLOCK, Condition, Entry, Record, normal};
-pub use self::layout::{checksum, checksum_on};
+pub use self::layout::{STREAM_BLOCK_BYTES, checksum, checksum_on};
 use self::space::Space;
-pub use self::stream::{
-    ExpectedBlock, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, blocks_of,
-};
+pub use self::stream::{ExpectedBlock, NewStream, Stream, TRAILER_BYTES, Trailer, blocks_of};
 use self::sums::Cache;
 use self::transaction::End;
 pub use self::transaction::Transaction;

@@ -43,7 +43,8 @@ pub use formatted::{
     Stream, TRAILER_BYTES, Trailer, Transaction, blocks_of, checksum, checksum_on,
 };
 pub use locate::locate;
-pub use new_folder::{CHECKPOINT, NewFolder, Unfinished};
+pub use lock::CHECKPOINT;
+pub use new_folder::{NewFolder, Unfinished};
 pub use os::Identity;
 pub use scratch::{Scratch, Tmpfs};
 

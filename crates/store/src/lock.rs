@@ -20,12 +20,17 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::faults::{Faults, Step};
-use crate::new_folder::is_hopeless;
 use crate::os;
 
 const PARTIAL_SUFFIX: &str = ".outcore-partial";
 /// Suffix of a new folder that is kept when its writer dies.
 pub(crate) const UNFINISHED_SUFFIX: &str = ".outcore-unfinished";
+
+/// The file of an unfinished folder that records its progress. A folder with this file can be
+/// resumed.
+pub const CHECKPOINT: &str = "checkpoint.json";
+/// The folder in it for files that are set aside.
+pub(crate) const ASIDE: &str = UNFINISHED_SUFFIX;
 
 /// Sweeping, and reading an object's state, hold a lock for microseconds. Writers wait that long; a
 /// lock held longer belongs to a writer.
@@ -229,6 +234,11 @@ fn sweep_partial(path: &Path, may_be_kept: bool, faults: &Faults) -> io::Result<
         }
     }
     Ok(())
+}
+
+/// Whether an unfinished folder has no checkpoint to resume from.
+pub(crate) fn is_hopeless(unfinished: &Path) -> bool {
+    !unfinished.join(CHECKPOINT).exists() && !unfinished.join(ASIDE).join(CHECKPOINT).exists()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::faults::{Faults, Step};
-use crate::lock::Place;
+use crate::lock::{self, Place};
 use crate::os::{attribute, sync_folder};
 
 /// Direct writes to common devices use blocks of at most this many bytes.
@@ -135,6 +135,13 @@ pub(crate) fn clear_beside(place: &Place) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the file belongs to the store itself and is not an object.
+pub(crate) fn is_own(file_name: &str) -> bool {
+    lock::is_partial(file_name)
+        || lock::is_unfinished(file_name)
+        || (file_name.starts_with('.') && file_name.ends_with(BESIDE_SUFFIX))
 }
 
 #[cfg(test)]

@@ -29,17 +29,12 @@ use outcore_device::{Device, FileDevice, Mode};
 
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
-use crate::folder::is_own;
-use crate::lock::{self, Place};
+use crate::lock::{self, ASIDE, CHECKPOINT, Place, is_hopeless};
+use crate::mark::is_own;
 use crate::{NewObjects, os};
 
-/// The file of an unfinished folder that records its progress. A folder with this file can be
-/// resumed.
-pub const CHECKPOINT: &str = "checkpoint.json";
 /// The checkpoint while it is being written.
 const NEW_CHECKPOINT: &str = "checkpoint.json.new";
-/// The folder for files that are set aside.
-const ASIDE: &str = lock::UNFINISHED_SUFFIX;
 
 /// What happens to a new folder whose writer dies or drops it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -484,11 +479,6 @@ fn remove_all_if_there(path: &Path) -> io::Result<()> {
             Err(error)
         }
     })
-}
-
-/// Whether an unfinished folder has no checkpoint to resume from.
-pub(crate) fn is_hopeless(unfinished: &Path) -> bool {
-    !unfinished.join(CHECKPOINT).exists() && !unfinished.join(ASIDE).join(CHECKPOINT).exists()
 }
 
 impl NewObjects for NewFolder {

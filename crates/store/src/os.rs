@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+/// Prefix of an unnamed object in errors, before its former path.
+pub(crate) const SCRATCH_OBJECT: &str = "scratch object ";
+
 /// Identity of a file, independent of its path: two names with the same identity are the same
 /// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,7 +125,7 @@ pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
 
 /// As `free_bytes`, for the longest existing part of the path in an object's name.
 pub(crate) fn free_bytes_near(name: &str) -> Option<u64> {
-    let path = Path::new(name.strip_prefix(crate::scratch::OBJECT).unwrap_or(name));
+    let path = Path::new(name.strip_prefix(SCRATCH_OBJECT).unwrap_or(name));
     path.ancestors()
         .find(|there| there.exists())
         .and_then(|there| free_bytes(there).ok())

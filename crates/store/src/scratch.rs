@@ -25,13 +25,11 @@ use outcore_device::{FileDevice, Locked, Mode};
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
 use crate::folder::folder_of;
-use crate::os::{self, Identity};
+use crate::os::{self, Identity, SCRATCH_OBJECT};
 use crate::{Folder, Object, lock};
 
 const PREFIX: &str = "outcore-scratch-";
 const LOCK: &str = "lock";
-/// Prefix of an unnamed object in errors, before its former path.
-pub(crate) const OBJECT: &str = "scratch object ";
 /// Longest wait for space to be freed.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
 
@@ -195,7 +193,7 @@ impl Scratch {
     pub fn create(&self, len: u64) -> Result<Object, Error> {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.path().join(format!("{number}"));
-        let name = format!("{OBJECT}{}", shown(&path));
+        let name = format!("{SCRATCH_OBJECT}{}", shown(&path));
         self.check_space(&name, len)?;
         let fail = |error| Error::from_io(&name, "create", error);
         let file = self

@@ -3,16 +3,20 @@
 //! Pure: converts bytes to values and back. Numbers are little-endian; positions and lengths count
 //! blocks of 4096 bytes.
 
+use std::ops::Range;
+
 use bytes::{Buf, BufMut};
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::space::Space;
-use super::stream::Form;
-use super::sums::sum_blocks;
 use crate::folder::check_name;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
+/// Checksums in a block of them.
+pub(super) const SUMS: u64 = (BLOCK / 4 - 1) as u64;
+/// Allowed lengths of the blocks of a stream.
+pub const STREAM_BLOCK_BYTES: Range<u32> = BLOCK as u32..(1 << 30) + 1;
 /// Number of superblocks at the start of the device. They are equal, except after a crash between
 /// the two writes.
 pub(super) const SUPERBLOCKS: u64 = 2;
@@ -466,6 +470,47 @@ pub(super) fn from_log(block: &[u8], epoch: u64, number: u64) -> Option<LogBlock
         is_last,
         records: &bytes[..len],
     })
+}
+
+/// Blocks of checksums of an object of `blocks` blocks.
+pub(super) fn sum_blocks(blocks: u64) -> u64 {
+    blocks.div_ceil(SUMS)
+}
+
+/// The form of a stream in the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form {
+    pub(super) block_bytes: u32,
+    pub(super) mark: u64,
+}
+
+impl Form {
+    /// Splits the metadata of an entry into the form and the owner's part.
+    pub(super) fn of(about: &[u8]) -> Option<(Form, &[u8])> {
+        let (block_bytes, rest) = about.split_first_chunk()?;
+        let (mark, rest) = rest.split_first_chunk()?;
+        let form = Form {
+            block_bytes: u32::from_le_bytes(*block_bytes),
+            mark: u64::from_le_bytes(*mark),
+        };
+        let is_right = STREAM_BLOCK_BYTES.contains(&form.block_bytes)
+            && form.block_bytes.is_multiple_of(BLOCK as u32);
+        is_right.then_some((form, rest))
+    }
+
+    pub(super) fn encode(self, about: &[u8]) -> Vec<u8> {
+        [
+            &self.block_bytes.to_le_bytes()[..],
+            &self.mark.to_le_bytes(),
+            about,
+        ]
+        .concat()
+    }
+
+    /// Blocks of 4096 bytes in a stream block.
+    pub(super) fn blocks(self) -> u64 {
+        u64::from(self.block_bytes) / BLOCK as u64
+    }
 }
 
 #[cfg(test)]

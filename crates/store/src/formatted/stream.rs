@@ -21,15 +21,15 @@ use bytes::{Buf as _, BufMut};
 use outcore_device::{Device, Limits, Route};
 
 use super::body::Garbage;
-use super::layout::{BLOCK, Condition, Entry, Record, Run, Wrong, checksum, checksum_on};
+use super::layout::{
+    BLOCK, Condition, Entry, Form, Record, Run, STREAM_BLOCK_BYTES, Wrong, checksum, checksum_on,
+};
 use super::transaction::End;
 use super::{Formatted, Inner, Inside, named, now_ns, patiently};
 use crate::error::Error;
 
 /// Bytes of the trailer of a block.
 pub const TRAILER_BYTES: usize = 64;
-/// Allowed lengths of the blocks of a stream.
-pub const STREAM_BLOCK_BYTES: Range<u32> = BLOCK as u32..(1 << 30) + 1;
 /// Most bytes of free space taken at once.
 const MOST_AT_ONCE: u64 = 64 << 20;
 
@@ -191,42 +191,6 @@ pub struct NewStream {
     /// Whether the catalog has it, as an unfinished stream.
     is_recorded: bool,
     is_over: bool,
-}
-
-/// The form of a stream in the catalog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Form {
-    pub(super) block_bytes: u32,
-    pub(super) mark: u64,
-}
-
-impl Form {
-    /// Splits the metadata of an entry into the form and the owner's part.
-    pub(super) fn of(about: &[u8]) -> Option<(Form, &[u8])> {
-        let (block_bytes, rest) = about.split_first_chunk()?;
-        let (mark, rest) = rest.split_first_chunk()?;
-        let form = Form {
-            block_bytes: u32::from_le_bytes(*block_bytes),
-            mark: u64::from_le_bytes(*mark),
-        };
-        let is_right = STREAM_BLOCK_BYTES.contains(&form.block_bytes)
-            && form.block_bytes.is_multiple_of(BLOCK as u32);
-        is_right.then_some((form, rest))
-    }
-
-    fn encode(self, about: &[u8]) -> Vec<u8> {
-        [
-            &self.block_bytes.to_le_bytes()[..],
-            &self.mark.to_le_bytes(),
-            about,
-        ]
-        .concat()
-    }
-
-    /// Blocks of 4096 bytes in a stream block.
-    fn blocks(self) -> u64 {
-        u64::from(self.block_bytes) / BLOCK as u64
-    }
 }
 
 /// A stream to read.

@@ -20,17 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use outcore_device::{Buf, Device, Locked, read_now, write_now};
 
-use super::layout::{BLOCK, Run, checksum};
+use super::layout::{BLOCK, Run, SUMS, checksum};
 
-/// Checksums in a block of them.
-pub(super) const SUMS: u64 = (BLOCK / 4 - 1) as u64;
 /// Blocks of checksums that the cache of a store holds, 4 MiB: the checksums of 4 GiB.
 const CACHED_PAGES: usize = 1024;
-
-/// Blocks of checksums of an object of `blocks` blocks.
-pub(super) fn sum_blocks(blocks: u64) -> u64 {
-    blocks.div_ceil(SUMS)
-}
 
 /// Positions of the blocks of an object on the device.
 #[derive(Default)]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use outcore_device::{Blocking, Device, Limits, Locked, Route, flush_now, read_now, write_now};
 
 use super::body::{Body, Garbage, ObjectDevice, damaged, differs, pieces};
-use super::layout::{BLOCK, Condition, Entry, Record, Run};
-use super::sums::{NewSums, Places, sum_blocks, sum_of};
+use super::layout::{BLOCK, Condition, Entry, Record, Run, sum_blocks};
+use super::sums::{NewSums, Places, sum_of};
 use super::{Formatted, Inner, Inside, named, now_ns};
 use crate::error::Error;
 use crate::os::Identity;
