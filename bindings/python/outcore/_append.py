@@ -147,7 +147,7 @@ class Appender:
         Raises
         ------
         UnsupportedError
-            Where the header, of another program, has no room for so many digits.
+            Where the header, of another program, has no room for the digits.
         """
         if self._file is None or self._written == self._shape[0]:
             return

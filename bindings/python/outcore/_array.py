@@ -356,7 +356,7 @@ class Array(Stored[_native.Matrix]):
         return self.reshape(self._shape[0], self._width)
 
     def _exceeds(self, size: int) -> bool:
-        """Whether so many bytes do not fit the memory available."""
+        """Whether a number of bytes does not fit the memory available."""
         try:
             self._check_room(size)
         except NoMemoryError:

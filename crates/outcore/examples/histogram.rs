@@ -3,9 +3,8 @@
 //! `cargo run --release -p outcore --example histogram -- X.npy LOW HIGH`
 
 use outcore::pass::{Fold, Rows, fold};
-use outcore::{
-    Array, Operand, Result, Session, Settings, kernels::Lines, kernels::MatRef, kernels::Real,
-};
+use outcore::kernels::{Lines, MatRef, Real};
+use outcore::{Array, Operand, Result, Session, Settings};
 
 /// Counts for each column; the zeros of sparse rows that are not stored are not counted.
 pub(crate) struct Histogram<const BINS: usize> {
@@ -41,8 +40,7 @@ impl<T: Real, const BINS: usize> Fold<T> for Histogram<BINS> {
     }
 
     fn merge(&self, into: &mut [u64], other: &[u64]) {
-        let pairs = into.iter_mut().zip(other);
-        pairs.for_each(|(into, other)| *into += other);
+        (0..into.len()).for_each(|bin| into[bin] += other[bin]);
     }
 }
 

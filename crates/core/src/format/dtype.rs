@@ -35,8 +35,8 @@ macro_rules! dtypes {
                 }
             }
 
-            /// As `.npy` headers have it. Types that NumPy does not have are void there, of so many
-            /// bytes.
+            /// As `.npy` headers have it. Types that NumPy does not have are void there, of their
+            /// number of bytes.
             #[must_use]
             pub const fn descr(self) -> &'static str {
                 match self {

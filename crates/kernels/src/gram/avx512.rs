@@ -34,7 +34,7 @@ const TILE_ROWS: usize = 8;
 const TILE_VECTORS: usize = 3;
 /// Rows of a block: the three slivers of u of a tile are 48 KiB, that of s is 8 KiB.
 const BLOCK_ROWS: usize = 1024;
-/// Columns that are packed at a time: so many slivers are written side by side.
+/// Columns that are packed at a time: their slivers are written side by side.
 const PACKED_COLUMNS: usize = 256;
 
 /// Whether this CPU can run [`byte_gram`].

@@ -153,7 +153,7 @@ fn lines(scratch: &mut [u8]) -> &mut [Line] {
     bytemuck::pod_align_to_mut(scratch).1
 }
 
-/// Lines of so many elements of four bytes.
+/// Lines that hold a number of elements of four bytes.
 const fn lines_of(elements: usize) -> usize {
     elements.div_ceil(16)
 }
