@@ -70,19 +70,16 @@ impl Array {
                 target.array.name()
             )));
         }
-        let bytes = target.array.nbytes();
         let selection = Selection {
             session,
             x: self,
             rows,
             layout: target.array.layout(),
         };
+        // What is read at least depends on how often a row comes.
+        plan.bound(target.array.nbytes());
         let plans = selection.plans(plan, &target)?;
-        let bound = match self.order() {
-            Order::Row => bytes,
-            Order::Column => 0,
-        };
-        target.job(session, bounded(plans, 2 * bound))
+        target.job(session, plans)
     }
 
     /// Reads rows by their numbers, in this order, to the caller's memory, all in flight at once.
@@ -138,13 +135,6 @@ impl Array {
             None => Ok(()),
         }
     }
-}
-
-fn bounded(mut plans: Vec<Plan>, bytes: u64) -> Vec<Plan> {
-    if let Some(first) = plans.first_mut() {
-        first.bound(bytes);
-    }
-    plans
 }
 
 /// Rows to take.

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p outcore --example histogram -- X.npy LOW HIGH`
 
-use outcore::pass::{Fold, Rows, fold};
 use outcore::kernels::{Lines, MatRef, Real};
+use outcore::pass::{Fold, Rows, fold};
 use outcore::{Array, Operand, Result, Session, Settings};
 
 /// Counts for each column; the zeros of sparse rows that are not stored are not counted.
