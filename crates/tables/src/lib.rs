@@ -1,0 +1,3 @@
+//! Embedding tables on SSD: rows looked up by number, in bags that are added up.
+
+#![forbid(unsafe_code)]
