@@ -1,0 +1,137 @@
+"""Where the tables are while a model runs: each mode makes, of a model and a folder, what sums up rows of a batch.
+
+memory      `torch.nn.EmbeddingBag` on tables that were read into memory
+map         the same on a memory map, whose pages the kernel reads as they are touched
+map-random  the same, and the kernel is told that accesses are random, so it reads no page but that
+pages       RecSSD's baseline: for one row after the other, its page is read past the page cache, and waited for
+outcore     this library's tables
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._files import refusal
+from ..errors import MissingError, UnsupportedError
+from .models import FLOAT_BYTES, ModelSpec
+from .networks import Bags, Lookup
+from .tables import HEADER_BYTES, table_files
+
+__all__ = ["MODES", "ModeFactory", "PageBags", "TorchBags", "in_memory", "mapped", "mapped_random", "outcore", "pages"]
+
+ModeFactory = Callable[[ModelSpec, str], Bags]
+"""Called with a model and the folder of its tables. What it returns may have `prefetch(lookups)`, called with the look-ups of the
+next batch before the network of this one runs; `facts()`, a dict that is added to the result, as of hit rates; and `close()`."""
+
+PAGE_BYTES = 4096
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class TorchBags:
+    """`torch.nn.EmbeddingBag` for each table, on arrays in whatever memory they are."""
+
+    def __init__(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        self.bags = [nn.EmbeddingBag.from_pretrained(torch.from_numpy(array), mode="sum") for array in arrays]
+
+    def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
+        return [bag(*lookup) for bag, lookup in zip(self.bags, lookups, strict=True)]
+
+
+class PageBags:
+    """Reads the page of each row, synchronously and one at a time, past the page cache, and adds the row up."""
+
+    def __init__(self, paths: Sequence[str], dim: int) -> None:
+        self.dim, self.row_bytes = dim, FLOAT_BYTES * dim
+        # A row that is no power of two may go on in the next page, and one above a page always does.
+        length = PAGE_BYTES * (1 + (self.row_bytes + PAGE_BYTES - 2) // PAGE_BYTES)
+        self.memory = mmap.mmap(-1, length)
+        self.floats = np.frombuffer(self.memory, np.float32)
+        self.files: list[int] = []
+        for path in paths:
+            self.files.append(_opened(path))
+
+    def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
+        return [self._sums(file, *lookup) for file, lookup in zip(self.files, lookups, strict=True)]
+
+    def _sums(self, file: int, ids: Tensor, offsets: Tensor) -> Tensor:
+        sums = np.zeros((len(offsets), self.dim), np.float32)
+        begins = [*offsets.tolist(), len(ids)]
+        rows = ids.tolist()
+        for bag, total in enumerate(sums):
+            for row in rows[begins[bag] : begins[bag + 1]]:
+                total += self._row(file, row)
+        return torch.from_numpy(sums)
+
+    def _row(self, file: int, row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        first, within = divmod(HEADER_BYTES + row * self.row_bytes, PAGE_BYTES)
+        length = -(-(within + self.row_bytes) // PAGE_BYTES) * PAGE_BYTES
+        os.preadv(file, [memoryview(self.memory)[:length]], first * PAGE_BYTES)
+        begin = within // FLOAT_BYTES
+        return self.floats[begin : begin + self.dim]
+
+    def close(self) -> None:
+        while self.files:
+            os.close(self.files.pop())
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError as error:
+        if os.path.exists(path):
+            raise UnsupportedError(f"{path}: this file system has no reads past the page cache") from error
+        raise refusal(error, path) from error
+
+
+def in_memory(spec: ModelSpec, folder: str) -> Bags:
+    return TorchBags([np.load(path) for path in table_files(spec, folder)])
+
+
+def mapped(spec: ModelSpec, folder: str) -> Bags:
+    return TorchBags(_maps(spec, folder))
+
+
+def mapped_random(spec: ModelSpec, folder: str) -> Bags:
+    maps = _maps(spec, folder)
+    for array in maps:
+        array._mmap.madvise(mmap.MADV_RANDOM)
+    return TorchBags(maps)
+
+
+def _maps(spec: ModelSpec, folder: str) -> list[Any]:
+    # "c": torch takes writable memory only; what is written (nothing is) would stay in this process.
+    return [np.load(path, mmap_mode="c") for path in table_files(spec, folder)]
+
+
+def pages(spec: ModelSpec, folder: str) -> Bags:
+    return PageBags(table_files(spec, folder), spec.dim)
+
+
+def outcore(spec: ModelSpec, folder: str) -> Bags:
+    """This library's tables, in the default session, on the files as they are."""
+    try:
+        table, bag = importlib.import_module("outcore.embedding").Table, importlib.import_module("outcore.torch").EmbeddingBag
+    except (ImportError, AttributeError) as error:
+        raise MissingError("this outcore has no embedding tables", object="outcore.embedding") from error
+    bags = [bag(table.open(path), mode="sum") for path in table_files(spec, folder)]
+    return lambda lookups: [bag(*lookup) for bag, lookup in zip(bags, lookups, strict=True)]
+
+
+MODES: dict[str, ModeFactory] = {
+    "memory": in_memory,
+    "map": mapped,
+    "map-random": mapped_random,
+    "pages": pages,
+    "outcore": outcore,
+}
