@@ -13,6 +13,7 @@ from outcore import errors, linalg
 from outcore._dtypes import ML_DTYPES, dtype_of
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
+from outcore.random_projection import SparseRandomProjection
 
 OF_NUMPY = [
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -111,6 +112,14 @@ def test_algorithms_take_what_they_decode(name: str, order: Any, tmp_path: Path,
     same(theirs.transform(a, out=tmp_path / "c.npy").numpy(), theirs.transform(b, out=tmp_path / "d.npy").numpy())
     if order == "C":
         same(KMeans(4, random_state=0).fit(a).labels_, KMeans(4, random_state=0).fit(b).labels_)
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_random_projections_take_what_they_decode(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    x = made(name, (300, 40), rng)
+    a, b = oc.from_numpy(tmp_path / "a.npy", x), oc.from_numpy(tmp_path / "b.npy", x.astype("f4"))
+    projection = SparseRandomProjection(5, random_state=0).fit(b)
+    same(projection.transform(a).numpy(), projection.transform(b).numpy())
 
 
 def test_a_quarter_of_the_bytes_is_read(tmp_path: Path, rng: np.random.Generator) -> None:
