@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _html, _native
+from ._dlpack import exported, imported
 from ._dtypes import ML_DTYPES, computed, float_name
 from ._index import Pick, parse_key, spans
 from ._rows import by_first, selected
@@ -309,8 +310,16 @@ class Array(Stored[_native.Matrix]):
             yield from self[start : start + step]
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The whole array in memory, for libraries that take DLPack; as `numpy` reads it."""
-        return self.numpy().__dlpack__(**options)
+        """The whole array in memory, for libraries that take DLPack; as `numpy` reads it.
+
+        Raises
+        ------
+        NoMemoryError
+            When it is larger than the memory available. BufferError, where no copy is wanted.
+        """
+        if options.pop("copy", None) is False:
+            raise BufferError("an array on SSD is always copied into memory")
+        return exported(self.numpy(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Memory of the CPU."""
@@ -642,7 +651,7 @@ def numbers(value: Any, name: str = "the value", *, into: np.dtype[Any] | None =
     """
     refuse_sparse(value, name)
     if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, np.generic, Array)):
-        value = np.from_dlpack(value)
+        value = imported(value)
     found = unmasked(np.asanyarray(value), name)
     if found.dtype.kind not in "fiubc" and found.dtype.name not in ML_DTYPES:
         raise DTypeError(f"{found.dtype} values cannot be written to an array of numbers")

@@ -196,6 +196,27 @@ def test_dlpack_both_ways(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
     np.testing.assert_array_equal(made.numpy(), [[0, 1, 2, 3], [9, 9, 9, 9], [8, 9, 10, 11]])
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_dlpack_of_what_numpy_does_not_have(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([[0.5, 1, 2], [3, 4, 6]]).to(getattr(torch, name))
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    assert a.dtype.name == name
+    np.testing.assert_array_equal(a[:].astype("f4"), x.float().numpy())
+    a[0] = x[1]
+    found = torch.from_dlpack(a)
+    assert found.dtype == x.dtype
+    assert found.float().tolist() == [[3, 4, 6], [3, 4, 6]]
+    with oc.append(tmp_path / "x.npy") as w:
+        w.write(x)
+    assert len(oc.open(tmp_path / "x.npy")) == 4
+
+
+def test_dlpack_without_a_copy_is_refused(pair: tuple[oc.Array, Any]) -> None:
+    with pytest.raises(BufferError, match="always copied"):
+        np.from_dlpack(pair[0], copy=False)
+
+
 def test_scikit_learn_splits_searches_and_validates(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
     a, x = pair
     y = np.arange(ROWS)
