@@ -64,6 +64,14 @@ def test_conversions_are_those_of_numpy(source: str, target: str, tmp_path: Path
     same(oc.convert(oc.from_numpy(tmp_path / "x.npy", x), dtype=target).numpy(), x.astype(dtype_of(target)))
 
 
+@pytest.mark.parametrize("source", sorted(ML_DTYPES))
+@pytest.mark.parametrize("target", sorted(ML_DTYPES))
+def test_conversions_between_types_that_numpy_does_not_have(source: str, target: str, tmp_path: Path) -> None:
+    x = np.array([[1, 2, 4], [0.5, 8, 1]]).astype(dtype_of(source))
+    found = oc.convert(oc.from_numpy(tmp_path / "x.npy", x), dtype=target).numpy()
+    same(found, x.astype("f4").astype(dtype_of(target)))
+
+
 def test_raw_files_of_any_type(tmp_path: Path, rng: np.random.Generator) -> None:
     x = made("bfloat16", (6, 5), rng)
     (tmp_path / "x.bin").write_bytes(x.tobytes())
