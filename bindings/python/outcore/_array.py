@@ -10,12 +10,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, overload
+from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _html, _native
+from ._dlpack import exported, imported
 from ._dtypes import ML_DTYPES, computed, float_name
 from ._index import Pick, parse_key, spans
 from ._rows import by_first, selected
@@ -112,6 +113,17 @@ class Array(Stored[_native.Matrix]):
     __slots__ = ("_origin", "_part", "_shape")
 
     _NOUN: ClassVar[str] = "array"
+    _WHAT: ClassVar[str] = "an array"
+    _COMPARED: ClassVar[str] = (
+        "arrays on SSD are not compared element by element; compare parts in memory, as in x[i:j] == 3, "
+        "and whole arrays in memory with x.numpy() == y"
+    )
+    _CALCULATED: ClassVar[str] = (
+        "arrays on SSD have no element-wise arithmetic; outcore.linalg.axpby and scale change them in place, "
+        "x[i:j] gives parts in memory"
+    )
+    _IN_MEMORY: ClassVar[str] = "x.numpy()"
+    _OF_MEMORY: ClassVar[frozenset[str]] = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
     def __init__(self, session: Session, matrix: _native.Matrix, origin: Origin | None, part: Part | None = None) -> None:
         super().__init__(session, matrix)
@@ -309,8 +321,16 @@ class Array(Stored[_native.Matrix]):
             yield from self[start : start + step]
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The whole array in memory, for libraries that take DLPack; as `numpy` reads it."""
-        return self.numpy().__dlpack__(**options)
+        """The whole array in memory, for libraries that take DLPack; as `numpy` reads it.
+
+        Raises
+        ------
+        NoMemoryError
+            When it is larger than the memory available. BufferError, where no copy is wanted.
+        """
+        if options.pop("copy", None) is False:
+            raise BufferError("an array on SSD is always copied into memory")
+        return exported(self.numpy(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Memory of the CPU."""
@@ -400,25 +420,25 @@ class Array(Stored[_native.Matrix]):
         job = self._inner.take(session._inner, numbers, native_output(out))
         return result_of(session, session._run(job, "taking rows", progress), out)
 
-    # Numbers about it
+    # Numbers about it. `numpy.sum(x, axis=0)` and its like call them, with `dtype=None` and `out=None`.
 
-    def min(self, axis: Axis = None) -> Any:
+    def min(self, axis: Axis = None, **of_numpy: None) -> Any:
         """The least element, or that of each column (`axis=0`) or row (`axis=1`); NaN where there is any. One pass."""
-        return extreme(self, "min", axis)
+        return extreme(self, "min", axis, of_numpy)
 
-    def max(self, axis: Axis = None) -> Any:
+    def max(self, axis: Axis = None, **of_numpy: None) -> Any:
         """The greatest element, or that of each column (`axis=0`) or row (`axis=1`); NaN where there is any. One pass."""
-        return extreme(self, "max", axis)
+        return extreme(self, "max", axis, of_numpy)
 
-    def sum(self, axis: Axis = None) -> Any:
+    def sum(self, axis: Axis = None, **of_numpy: None) -> Any:
         """The sum of all elements, of each column (`axis=0`) or row (`axis=1`), added up in float64. One pass."""
-        return total(self, axis)
+        return total(self, axis, of_numpy)
 
-    def mean(self, axis: Axis = None) -> Any:
+    def mean(self, axis: Axis = None, **of_numpy: None) -> Any:
         """The mean of all elements, of each column (`axis=0`) or row (`axis=1`), in float64. One pass."""
-        return mean(self, axis)
+        return mean(self, axis, of_numpy)
 
-    def var(self, axis: Axis = None, *, ddof: int = 0) -> Any:
+    def var(self, axis: Axis = None, *, ddof: int = 0, **of_numpy: None) -> Any:
         """The variance of all elements, of each column (`axis=0`) or row (`axis=1`), in float64. One pass.
 
         Parameters
@@ -426,11 +446,11 @@ class Array(Stored[_native.Matrix]):
         ddof : int
             Squared deviations are divided by their number less this.
         """
-        return moment(self, axis, ddof)
+        return moment(self, axis, ddof, of_numpy)
 
-    def std(self, axis: Axis = None, *, ddof: int = 0) -> Any:
+    def std(self, axis: Axis = None, *, ddof: int = 0, **of_numpy: None) -> Any:
         """The square root of `var`."""
-        return np.sqrt(moment(self, axis, ddof))
+        return np.sqrt(moment(self, axis, ddof, of_numpy))
 
     def histogram(
         self,
@@ -575,52 +595,14 @@ class Array(Stored[_native.Matrix]):
 
     # What is not there
 
-    def _refuse(self, other: object) -> bool:
-        """Comparisons with numbers would be arrays as large as this one; with anything else, objects are compared."""
-        if isinstance(other, (int, float, complex, np.ndarray, np.generic, Array)):
-            raise ArgumentError(
-                "arrays on SSD are not compared element by element; compare parts in memory, as in x[i:j] == 3, "
-                "and whole arrays in memory with x.numpy() == y"
-            )
-        return self is other
-
-    def __eq__(self, other: object) -> bool:
-        return self._refuse(other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self._refuse(other)
-
-    __hash__ = object.__hash__
-
-    def _no_arithmetic(self, *_: object) -> NoReturn:
-        raise ArgumentError(
-            "arrays on SSD have no element-wise arithmetic; outcore.linalg.axpby and scale change them in place, "
-            "x[i:j] gives parts in memory"
-        )
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_arithmetic
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = _no_arithmetic
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _no_arithmetic
-    __lt__ = __le__ = __gt__ = __ge__ = _no_arithmetic
-
     def __bool__(self) -> NoReturn:
         raise ArgumentError("an array on SSD has no truth value; use `x is not None`, or len(x)")
-
-    # A checker is not told of it, so that it finds names that are not there.
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            advice = f"; x.numpy().{name} has it, where the array fits in memory" if name in _OF_NUMPY else ""
-            raise AttributeError(f"an array on SSD has no {name!r}{advice}")
 
     # Life
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._refuse_pickling()
         return _unpickle, (self._origin, self._part)
-
-
-_OF_NUMPY = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
 
 def _unpickle(origin: Origin, part: Part) -> Array:
@@ -642,7 +624,7 @@ def numbers(value: Any, name: str = "the value", *, into: np.dtype[Any] | None =
     """
     refuse_sparse(value, name)
     if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, np.generic, Array)):
-        value = np.from_dlpack(value)
+        value = imported(value)
     found = unmasked(np.asanyarray(value), name)
     if found.dtype.kind not in "fiubc" and found.dtype.name not in ML_DTYPES:
         raise DTypeError(f"{found.dtype} values cannot be written to an array of numbers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _native
 from ._array import CHUNK_BYTES, Array, native_output, result_of
@@ -53,4 +54,12 @@ def _copy(a: Array, into: Array) -> None:
     lines = max(1, CHUNK_BYTES // max(1, widest * (source.size // max(1, len(source)))))
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, len(source), lines):
-            target[start : start + lines] = source[start : start + lines].astype(into.dtype)
+            target[start : start + lines] = _cast(source[start : start + lines], into.dtype)
+
+
+def _cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """As `astype`; between two types of float8 by way of float32, where ml_dtypes has no way of its own."""
+    try:
+        return values.astype(dtype)
+    except TypeError:
+        return values.astype(np.float32).astype(dtype)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from . import _native
 from ._dtypes import dtype_of, float_name, type_name
+from ._refused import Refusing
 from ._run import execute
 from ._settings import Driver, Info, Mode, Order, PathLike, Settings, full_path, settings_of, shape_of, whole_number
 from ._trace import Trace
@@ -457,15 +458,13 @@ DType: TypeAlias = np.dtype[Any]
 Native = TypeVar("Native", "_native.Matrix", "_native.SparseMatrix")
 
 
-class Stored(ABC, Generic[Native]):
+class Stored(Refusing, ABC, Generic[Native]):
     """A matrix, or a view of one, with its session and its path; opened again in a forked child on first use."""
 
     __slots__ = ("_dtype", "_matrix", "_process", "_session")
 
-    # NumPy leaves `x @ a` to this class.
-    __array_ufunc__ = None
-
     _NOUN: ClassVar[str]
+    _WHAT: ClassVar[str]
 
     def __init__(self, session: Session, matrix: Native) -> None:
         self._session = session._whole

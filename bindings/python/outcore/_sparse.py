@@ -57,6 +57,21 @@ class Sparse(Stored[_native.SparseMatrix]):
     __slots__ = ("_lines", "_path", "_shape", "_turned")
 
     _NOUN: ClassVar[str] = "matrix"
+    _WHAT: ClassVar[str] = "a sparse matrix"
+    _COMPARED: ClassVar[str] = (
+        "sparse matrices on SSD are not compared element by element; compare rows in memory, as in s[i:j] != 3, "
+        "and whole matrices in memory with s.scipy() != t"
+    )
+    _CALCULATED: ClassVar[str] = (
+        "sparse matrices on SSD have no element-wise arithmetic; outcore.linalg.scaled makes a copy with scaled rows or columns, "
+        "s[i:j] gives rows in memory"
+    )
+    _IN_MEMORY: ClassVar[str] = "s.scipy()"
+    _OF_MEMORY: ClassVar[frozenset[str]] = frozenset(
+        ("A", "H", "argmax", "argmin", "asformat", "astype", "copy", "data", "diagonal", "dot", "getcol", "getrow", "indices")
+        + ("indptr", "max", "maximum", "mean", "min", "minimum", "multiply", "nonzero", "power", "sqrt", "sum", "toarray")
+        + ("tobsr", "tocoo", "tocsc", "tocsr", "todense", "todia", "todok", "tolil", "transpose")
+    )
 
     def __init__(
         self,
@@ -442,7 +457,7 @@ def _whole(row: Any, count: int) -> int:
         found = range(count)[row]
     except (TypeError, IndexError):
         raise IndexError(
-            f"rows of a sparse matrix are indexed by an integer or a slice without steps within {count}, not by {row!r}"
+            f"rows of a sparse matrix are picked by a number within {count}, a slice, a list or a mask, not by {row!r}"
         ) from None
     return int(found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -14,6 +16,7 @@ __all__ = ["Axis", "extreme", "histogram", "mean", "moment", "total"]
 
 Axis = Literal[0, 1, -1, -2] | None
 BLOCK_BYTES = 16 << 20
+NOTHING: Mapping[str, None] = MappingProxyType({})
 
 
 class Counted(Protocol):
@@ -42,16 +45,18 @@ class Counted(Protocol):
     def __getitem__(self, key: slice) -> npt.NDArray[Any]: ...
 
 
-def extreme(x: Counted, how: Literal["min", "max"], axis: Axis) -> Any:
+def extreme(x: Counted, how: Literal["min", "max"], axis: Axis, of_numpy: Mapping[str, None] = NOTHING) -> Any:
     """The least or greatest element, of the type of the array."""
+    _refuse(of_numpy)
     if not x.size:
         raise ArgumentError(f"{x!r} has no elements, and so no {how}imum")
     found = _reduced(x, how) if axis is None else _by_axis(x, axis)[how]
     return np.asarray(found).astype(x.dtype)[()]
 
 
-def total(x: Counted, axis: Axis) -> Any:
+def total(x: Counted, axis: Axis, of_numpy: Mapping[str, None] = NOTHING) -> Any:
     """The sum; of integers an integer, of 64 bits as NumPy's."""
+    _refuse(of_numpy)
     if axis is None:
         found: Any = _reduced(x, "sum")
     else:
@@ -62,14 +67,16 @@ def total(x: Counted, axis: Axis) -> Any:
     return np.float64(found) if np.ndim(found) == 0 and x.dtype.kind not in "biu" else found
 
 
-def mean(x: Counted, axis: Axis) -> Any:
+def mean(x: Counted, axis: Axis, of_numpy: Mapping[str, None] = NOTHING) -> Any:
+    _refuse(of_numpy)
     if axis is None:
         return np.float64(_reduced(x, "sum") / x.size) if x.size else np.float64("nan")
     return _by_axis(x, axis)["mean"]
 
 
-def moment(x: Counted, axis: Axis, ddof: int) -> Any:
+def moment(x: Counted, axis: Axis, ddof: int, of_numpy: Mapping[str, None] = NOTHING) -> Any:
     """The variance; of all elements, merged from those of the columns."""
+    _refuse(of_numpy)
     if axis is not None:
         return _by_axis(x, axis, ddof)["variance"]
     found = _by_axis(x, 0)
@@ -97,7 +104,18 @@ def histogram(x: Counted, bins: Any, limits: tuple[float, float] | None) -> tupl
     return counts, edges
 
 
+def _refuse(of_numpy: Mapping[str, None]) -> None:
+    """What NumPy's functions pass along, and what their callers could ask for."""
+    given = [name for name, value in of_numpy.items() if value is not None and value is not False]
+    if unknown := sorted(of_numpy.keys() - {"dtype", "out", "keepdims", "where", "initial"}):
+        raise TypeError(f"there is no argument {unknown[0]!r}")
+    if given:
+        raise ArgumentError(f"{given[0]}= is for arrays in memory; change the result, as with .astype or [:, None]")
+
+
 def _by_axis(x: Counted, axis: int, ddof: int = 0) -> Any:
+    if not isinstance(axis, (int, np.integer)):
+        raise ArgumentError(f"axis must be None (all elements) or the number of one axis, not {axis!r}")
     if x.ndim > 2 or not -x.ndim <= axis < x.ndim:
         raise ShapeError(f"{x!r} has no axis {axis} to go along" + ("; see it as rows with reshape" if x.ndim > 2 else ""))
     along = x.T if x.ndim == 2 and axis % 2 == 1 else x

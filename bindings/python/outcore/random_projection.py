@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from . import _native
 from ._array import Array, Floats, native_operand, native_output, result_of
+from ._dtypes import computed
 from ._estimator import Estimator
 from ._plan import Plan, explain
 from ._settings import PathLike
@@ -155,7 +156,7 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X = self._checked(X, reset=False)
         session = self._session(X, out)
         stored = isinstance(X, (Array, Sparse))
-        turned = self.components_.T.tocsr().astype(X.dtype if X.dtype in (np.float32, np.float64) else np.float64)
+        turned = self.components_.T.tocsr().astype(computed(X))
         rows = native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X")
         job = _native.project(session._inner, rows, native_sparse(turned, session), native_output(out))
         with session._as_one():

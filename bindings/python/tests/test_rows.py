@@ -134,6 +134,12 @@ def test_vectors_and_more_dimensions(rows: int, tmp_path: Path, rng: np.random.G
 
 def test_what_is_not_there_says_what_is(pair: tuple[oc.Array, Any]) -> None:
     a, x = pair
+    for refused in (lambda: a == [3], lambda: x == a, lambda: 3 in a, lambda: x < a, lambda: np.equal(a, 3), lambda: a >= 3):
+        with pytest.raises(errors.ArgumentError, match=r"x\[i:j\] == 3"):
+            refused()
+    for refused in (lambda: np.sqrt(a), lambda: x + a, lambda: np.float32(2) * a, lambda: round(a), lambda: divmod(a, 2)):
+        with pytest.raises(errors.ArgumentError, match="axpby"):
+            refused()
     for refused in (lambda: a == 3, lambda: a != x, lambda: a < 3, lambda: a + 1, lambda: 2 * a, lambda: -a, lambda: bool(a)):
         with pytest.raises(errors.ArgumentError, match=r"in memory|axpby|len\(x\)"):
             refused()
@@ -158,6 +164,23 @@ def test_numbers_about_an_array(pair: tuple[oc.Array, Any], how: str, axis: Any)
     np.testing.assert_allclose(found, expected, rtol=1e-6 if how in ("min", "max") else 1e-10)
     assert np.shape(found) == np.shape(expected)
     assert (found.dtype == x.dtype) == (how in ("min", "max"))
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("function", [np.min, np.max, np.sum, np.mean, np.var, np.std])
+def test_functions_of_numpy_ask_the_array(
+    pair: tuple[oc.Array, Any], function: Any, axis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, x = pair
+    monkeypatch.setattr(oc.Array, "numpy", None)
+    np.testing.assert_allclose(function(a, axis=axis), function(x.astype("f8"), axis=axis), rtol=1e-6)
+    for bad in ({"keepdims": True}, {"out": np.empty(COLS)}):
+        with pytest.raises(errors.ArgumentError, match=f"{next(iter(bad))}= is for arrays in memory"):
+            function(a, axis=0, **bad)
+    with pytest.raises(errors.ArgumentError, match="number of one axis"):
+        function(a, axis=(0, 1))
+    with pytest.raises(TypeError, match="ddf"):
+        a.var(ddf=1)
 
 
 def test_numbers_about_integers(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -194,6 +217,27 @@ def test_dlpack_both_ways(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
     assert made.dtype == np.int16
     made[1] = torch.full((4,), 9, dtype=torch.int16)
     np.testing.assert_array_equal(made.numpy(), [[0, 1, 2, 3], [9, 9, 9, 9], [8, 9, 10, 11]])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_dlpack_of_what_numpy_does_not_have(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([[0.5, 1, 2], [3, 4, 6]]).to(getattr(torch, name))
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    assert a.dtype.name == name
+    np.testing.assert_array_equal(a[:].astype("f4"), x.float().numpy())
+    a[0] = x[1]
+    found = torch.from_dlpack(a)
+    assert found.dtype == x.dtype
+    assert found.float().tolist() == [[3, 4, 6], [3, 4, 6]]
+    with oc.append(tmp_path / "x.npy") as w:
+        w.write(x)
+    assert len(oc.open(tmp_path / "x.npy")) == 4
+
+
+def test_dlpack_without_a_copy_is_refused(pair: tuple[oc.Array, Any]) -> None:
+    with pytest.raises(BufferError, match="always copied"):
+        np.from_dlpack(pair[0], copy=False)
 
 
 def test_scikit_learn_splits_searches_and_validates(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
@@ -253,6 +297,27 @@ def test_rows_of_a_sparse_matrix(
     a, s = sparse_pair
     expected = s[key] if not isinstance(key, tuple) or isinstance(key[1], slice) else s[key[0]][:, key[1]]
     np.testing.assert_array_equal(a[key].toarray(), expected.toarray())
+
+
+def test_what_sparse_matrices_do_not_have_says_what_to_use(sparse_pair: tuple[oc.Sparse, Any]) -> None:
+    a, s = sparse_pair
+    for refused in (lambda: a == 3, lambda: a != a.T, lambda: a < 3, lambda: np.ones((200, 90)) == a):
+        with pytest.raises(errors.ArgumentError, match=r"s\[i:j\] != 3"):
+            refused()
+    for refused in (lambda: a + 1, lambda: 2 * a, lambda: -a, lambda: np.sqrt(a)):
+        with pytest.raises(errors.ArgumentError, match=r"linalg\.scaled"):
+            refused()
+    for name in ("sum", "toarray", "multiply"):
+        with pytest.raises(AttributeError, match=rf"s\.scipy\(\)\.{name}"):
+            getattr(a, name)
+        assert hasattr(s, name)
+    with pytest.raises(AttributeError, match=r"no 'colour'$"):
+        a.colour  # noqa: B018
+    with pytest.raises(IndexError, match="a number within 200, a slice, a list or a mask"):
+        a[200]
+    assert a in [a] and a not in (None, "x")
+    np.testing.assert_allclose((np.ones((2, 200), "f4") @ a).numpy(), np.ones((2, 200), "f4") @ s, rtol=1e-5)
+    np.testing.assert_allclose(np.matmul(a, np.ones((90, 2), "f4")).numpy(), s @ np.ones((90, 2), "f4"), rtol=1e-5)
 
 
 def test_taken_rows_of_a_sparse_matrix(sparse_pair: tuple[oc.Sparse, Any], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from outcore import errors, linalg
 from outcore._dtypes import ML_DTYPES, dtype_of
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
+from outcore.random_projection import SparseRandomProjection
 
 OF_NUMPY = [
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -63,6 +64,14 @@ def test_conversions_are_those_of_numpy(source: str, target: str, tmp_path: Path
     same(oc.convert(oc.from_numpy(tmp_path / "x.npy", x), dtype=target).numpy(), x.astype(dtype_of(target)))
 
 
+@pytest.mark.parametrize("source", sorted(ML_DTYPES))
+@pytest.mark.parametrize("target", sorted(ML_DTYPES))
+def test_conversions_between_types_that_numpy_does_not_have(source: str, target: str, tmp_path: Path) -> None:
+    x = np.array([[1, 2, 4], [0.5, 8, 1]]).astype(dtype_of(source))
+    found = oc.convert(oc.from_numpy(tmp_path / "x.npy", x), dtype=target).numpy()
+    same(found, x.astype("f4").astype(dtype_of(target)))
+
+
 def test_raw_files_of_any_type(tmp_path: Path, rng: np.random.Generator) -> None:
     x = made("bfloat16", (6, 5), rng)
     (tmp_path / "x.bin").write_bytes(x.tobytes())
@@ -111,6 +120,14 @@ def test_algorithms_take_what_they_decode(name: str, order: Any, tmp_path: Path,
     same(theirs.transform(a, out=tmp_path / "c.npy").numpy(), theirs.transform(b, out=tmp_path / "d.npy").numpy())
     if order == "C":
         same(KMeans(4, random_state=0).fit(a).labels_, KMeans(4, random_state=0).fit(b).labels_)
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_random_projections_take_what_they_decode(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    x = made(name, (300, 40), rng)
+    a, b = oc.from_numpy(tmp_path / "a.npy", x), oc.from_numpy(tmp_path / "b.npy", x.astype("f4"))
+    projection = SparseRandomProjection(5, random_state=0).fit(b)
+    same(projection.transform(a).numpy(), projection.transform(b).numpy())
 
 
 def test_a_quarter_of_the_bytes_is_read(tmp_path: Path, rng: np.random.Generator) -> None:
