@@ -22,6 +22,7 @@
 //! | [`statistics`] | mean, variance and range of columns, mergeable |
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
 //! | [`mod@decode`] | numbers of few bits as f32 |
+//! | [`embedding`] | encoded rows of embedding tables, and their sums |
 //! | `checksums` | CRC-32C of short pieces
 //! | `caches` | prefetching, and writing around the caches
 //!
@@ -35,6 +36,7 @@ mod checksums;
 pub mod decode;
 pub mod eigen;
 pub mod elementwise;
+pub mod embedding;
 mod error;
 pub mod gemm;
 pub mod gram;
