@@ -4,14 +4,14 @@
 //! flight at once and completed in any order; the caller is woken once. To keep a device busy from
 //! one batch to the next, start the next batch before waiting for the first.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::gathering::{Arrived, Gathering, Inbox, Pieces, Sink};
+use crate::gathering::{Arrived, Failure, Gathering, Inbox, Pieces, Sink};
 use crate::layout::{Item, Layout, Shape};
 use crate::memory::{FrameUse, Reservation};
 use crate::stream::Awaited;
@@ -152,6 +152,8 @@ pub struct Arrivals {
     pieces: Pieces,
     inbox: Arc<Inbox>,
     fresh: VecDeque<usize>,
+    /// Requests that failed alone.
+    failed: HashMap<usize, Error>,
     over: bool,
 }
 
@@ -178,6 +180,16 @@ impl Arrivals {
         }
     }
 
+    /// Why the request of an item failed, in a gather whose requests fail alone; `None` for an item
+    /// that has arrived or has yet to arrive.
+    ///
+    /// # Panics
+    /// Without such an item.
+    pub fn failure(&self, item: usize) -> Option<&Error> {
+        let (read, _) = self.layout.find(item)?;
+        self.failed.get(&read)
+    }
+
     /// Waits for at most `timeout`; true if the next item, the end or an error is available.
     pub fn ready_within(&self, timeout: Duration) -> bool {
         self.over || !self.fresh.is_empty() || self.inbox.ready_within(timeout)
@@ -197,14 +209,14 @@ impl Arrivals {
             state.has_fresh = false;
             state.is_quiet()
         });
+        let items_of = |read: u32| self.layout.items_of(read as usize).iter();
         for (read, piece) in state.pieces.drain(..) {
             self.pieces.bufs[read as usize] = piece;
-            self.fresh.extend(
-                self.layout
-                    .items_of(read as usize)
-                    .iter()
-                    .map(|&item| item as usize),
-            );
+            self.fresh.extend(items_of(read).map(|&item| item as usize));
+        }
+        for (read, error) in state.failed.drain(..) {
+            self.failed.insert(read as usize, error);
+            self.fresh.extend(items_of(read).map(|&item| item as usize));
         }
         state.has_fresh = !self.fresh.is_empty();
         match state.end.as_mut() {
@@ -266,6 +278,24 @@ impl Engine {
     /// # Errors
     /// As [`Engine::gather`].
     pub fn gather_each(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Arrivals> {
+        self.gather_failing(items, options, Failure::EndsAll)
+    }
+
+    /// As [`Engine::gather_each`], but a request that fails ends only its own items: the iterator
+    /// returns them too, and [`Arrivals::failure`] says why they are not there.
+    ///
+    /// # Errors
+    /// As [`Engine::gather`], but for those of single requests.
+    pub fn gather_alone(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Arrivals> {
+        self.gather_failing(items, options, Failure::EndsItself)
+    }
+
+    fn gather_failing(
+        &self,
+        items: &[Item<'_>],
+        options: &GatherOptions,
+        failure: Failure,
+    ) -> Result<Arrivals> {
         let (layout, floor, beside) = self.lay_out(items, options)?;
         let inbox = Arc::new(Inbox::new(Arrived::default()));
         let part = floor.part(floor.bytes());
@@ -278,7 +308,8 @@ impl Engine {
             options.cache,
             FrameUse::Lent,
             Sink::Each(Arc::clone(&inbox)),
-        );
+        )
+        .failing(failure);
         let mut bufs = Vec::new();
         bufs.resize_with(layout.reads.len(), Default::default);
         self.with_handle(|handle, _| {
@@ -290,6 +321,7 @@ impl Engine {
                 pieces,
                 inbox,
                 fresh,
+                failed: HashMap::new(),
                 layout: Arc::clone(&layout),
                 over: false,
             })

@@ -63,6 +63,8 @@ pub(crate) type Inbox = Between<Arrived>;
 #[derive(Default)]
 pub(crate) struct Arrived {
     pub(crate) pieces: Vec<(u32, Buf)>,
+    /// Requests that failed alone.
+    pub(crate) failed: Vec<(u32, Error)>,
     pub(crate) end: Option<Result<()>>,
     /// The caller has items that it has not looked at.
     pub(crate) has_fresh: bool,
@@ -70,13 +72,16 @@ pub(crate) struct Arrived {
 
 impl Awaited for Arrived {
     fn is_quiet(&self) -> bool {
-        !self.has_fresh && self.pieces.is_empty() && self.end.is_none()
+        !self.has_fresh && self.pieces.is_empty() && self.failed.is_empty() && self.end.is_none()
     }
 }
 
-fn deliver(inbox: &Inbox, fresh: &mut Vec<(u32, Buf)>) {
-    if !fresh.is_empty() {
-        inbox.lock().pieces.append(fresh);
+fn deliver(inbox: &Inbox, fresh: &mut Vec<(u32, Buf)>, failed: &mut Vec<(u32, Error)>) {
+    if !fresh.is_empty() || !failed.is_empty() {
+        let mut arrived = inbox.lock();
+        arrived.pieces.append(fresh);
+        arrived.failed.append(failed);
+        drop(arrived);
         inbox.notify();
     }
 }
@@ -95,6 +100,14 @@ pub(crate) enum Sink {
     Each(Arc<Inbox>),
 }
 
+/// What a request that fails ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    EndsAll,
+    /// Only its own items, of a gather whose requests arrive one by one.
+    EndsItself,
+}
+
 pub(crate) struct Gathering {
     layout: Arc<Layout>,
     /// The frames of the layout that this gather reads.
@@ -109,6 +122,7 @@ pub(crate) struct Gathering {
     cache: bool,
     for_use: FrameUse,
     sink: Sink,
+    failure: Failure,
     started: bool,
     /// The extents of the layout with their versions before the first byte was read: bytes that
     /// change meanwhile are not cached under a new version.
@@ -116,6 +130,7 @@ pub(crate) struct Gathering {
     wholes: Vec<Whole>,
     bufs: Vec<Buf>,
     fresh: Vec<(u32, Buf)>,
+    failed: Vec<(u32, Error)>,
     in_flight: usize,
     error: Option<Error>,
     /// Requests that no device had started were cancelled, because of the error.
@@ -160,11 +175,13 @@ impl Gathering {
             cache,
             for_use,
             sink,
+            failure: Failure::EndsAll,
             started: false,
             dated: Vec::new(),
             wholes: Vec::new(),
             bufs,
             fresh: Vec::new(),
+            failed: Vec::new(),
             in_flight: 0,
             error: None,
             has_withdrawn: false,
@@ -172,6 +189,11 @@ impl Gathering {
             returned: false,
             closing: false,
         }
+    }
+
+    pub(crate) fn failing(mut self, failure: Failure) -> Gathering {
+        self.failure = failure;
+        self
     }
 
     fn submit(&mut self, core: &mut Core<'_>) {
@@ -341,7 +363,7 @@ impl Activity for Gathering {
             Some(_) => {}
         }
         if let Sink::Each(inbox) = &self.sink {
-            deliver(inbox, &mut self.fresh);
+            deliver(inbox, &mut self.fresh, &mut self.failed);
         }
         let over = self.error.is_some() || (self.started && self.frames.is_empty());
         if self.in_flight > 0 || !over {
@@ -373,7 +395,13 @@ impl Activity for Gathering {
                 let object = self.layout.extents[self.layout.reads[index].extent as usize]
                     .name()
                     .to_owned();
-                self.error.get_or_insert(Error::Device { object, source });
+                let error = Error::Device { object, source };
+                match self.failure {
+                    Failure::EndsItself if !self.closing => {
+                        self.failed.push((index as u32, error));
+                    }
+                    _ => _ = self.error.get_or_insert(error),
+                }
             }
         }
     }

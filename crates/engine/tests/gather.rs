@@ -262,6 +262,43 @@ fn whoever_asks_for_more_than_there_is_learns_what_and_where() {
 }
 
 #[test]
+fn a_request_that_fails_alone_leaves_all_others() {
+    let bytes = pattern(40_000, 2);
+    let ranges: Vec<_> = (0..10).map(|item| item * 4000..item * 4000 + 100).collect();
+    for nth in 0..10 {
+        let faults = Faults {
+            fail_nth: Some(nth),
+            ..Faults::default()
+        };
+        let (extent, _) = faulty(&bytes, 512, faults);
+        let engine = engine();
+        let options = GatherOptions {
+            gap_bytes: 0,
+            ..COLD
+        };
+        let mut arrivals = engine
+            .gather_alone(&items(&extent, &ranges), &options)
+            .unwrap();
+        let mut seen: Vec<usize> = arrivals.by_ref().map(Result::unwrap).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..10).collect::<Vec<_>>());
+        let failed: Vec<_> = (0..10)
+            .filter_map(|item| arrivals.failure(item))
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            failed.len() == 1 && failed[0].starts_with("table: read of "),
+            "{failed:?}"
+        );
+        let there =
+            (0..10).filter(|&item| arrivals.get(item) == Some(&bytes[ranges[item].clone()]));
+        assert_eq!(there.count(), 9);
+        drop(arrivals);
+        assert_all_back(&engine);
+    }
+}
+
+#[test]
 fn a_fault_at_each_read_is_an_error_and_nothing_hangs() {
     let bytes = pattern(40_000, 2);
     let ranges: Vec<_> = (0..10).map(|item| item * 4000..item * 4000 + 100).collect();
