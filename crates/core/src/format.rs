@@ -14,6 +14,7 @@
 
 mod dtype;
 mod npy;
+pub mod safetensors;
 
 use std::path::{Path, PathBuf};
 
