@@ -1,4 +1,4 @@
-"""Datasets of samples for PyTorch.
+"""Datasets of samples, and embedding tables on SSD, for PyTorch.
 
 The fast path needs no worker processes, since threads of outcore read, verify and collate samples::
 
@@ -34,13 +34,15 @@ try:
 except ImportError as error:
     raise ImportError("outcore.torch needs PyTorch: pip install outcore[torch]") from error
 
+from ._torch_tables import Embedding, EmbeddingBag
+
 if TYPE_CHECKING:
     Samples = TorchDataset[Any]
     Batches = TorchIterableDataset[Any]
 else:
     Samples, Batches = TorchDataset, TorchIterableDataset
 
-__all__ = ["IterableDataset", "Loader", "MapDataset"]
+__all__ = ["Embedding", "EmbeddingBag", "IterableDataset", "Loader", "MapDataset"]
 
 
 def __dir__() -> list[str]:

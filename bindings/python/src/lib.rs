@@ -38,6 +38,7 @@ mod session;
 mod sparse;
 mod store;
 mod stream;
+mod tables;
 mod trace;
 
 /// The native half of `outcore`; use the package, not this module.
@@ -81,6 +82,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
+    #[pymodule_export]
+    use crate::tables::{PackedWriter, PendingLookUp, Tables};
     #[pymodule_export]
     use crate::trace::{Trace, merge_traces};
 }

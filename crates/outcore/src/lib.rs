@@ -6,8 +6,8 @@
 //! to say what it will read, write and hold.
 //!
 //! This crate only re-exports: `outcore-core` has sessions and jobs, `outcore-matrix` matrices,
-//! `outcore-compute` algorithms, `outcore-samples` training samples, `outcore-streams` streams, and
-//! `outcore-exchange` foreign formats.
+//! `outcore-compute` algorithms, `outcore-samples` training samples, `outcore-streams` streams,
+//! `outcore-tables` embedding tables, and `outcore-exchange` foreign formats.
 //!
 //! ```
 //! use outcore::linalg::{Gemm, gemm};
@@ -50,3 +50,4 @@ pub use outcore_streams as streams;
 pub use outcore_streams::{
     Compression, StreamInfo, StreamOptions, StreamReader, StreamStore, StreamWriter,
 };
+pub use outcore_tables as tables;

@@ -1,0 +1,212 @@
+"""Embedding tables on SSD as modules of PyTorch."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ._settings import PathLike
+from .embedding import Feature, Mode, PendingLookUp, Table, _Asked, _checked
+from .errors import ArgumentError, ShapeError
+
+__all__ = ["Embedding", "EmbeddingBag"]
+
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+"""Of results, by what NumPy or `ml_dtypes` calls them."""
+BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
+STORED = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.uint16}
+"""What NumPy sees of a tensor's memory."""
+
+
+class _OnTable(nn.Module):
+    """A module whose weight is a table on SSD: frozen, and no part of `state_dict` but for where it is and what shape it has."""
+
+    def __init__(self, table: Table | PathLike, padding_idx: int | None, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.table = table if isinstance(table, Table) else Table.open(table)
+        if padding_idx is not None and not -len(self.table) <= padding_idx < len(self.table):
+            raise ArgumentError(f"padding_idx {padding_idx} is no row of {len(self.table)}")
+        self.padding_idx = padding_idx
+        wanted = BY_NAME[self.table._dtype] if dtype is None else dtype
+        if wanted not in DTYPES:
+            raise ArgumentError(f"results are of float32, float16 or bfloat16, not of {wanted}")
+        self.dtype = wanted
+        self.stall_seconds = 0.0
+        """Time that calls have waited for rows, of look-ups that were submitted before."""
+        self._ahead: deque[tuple[tuple[Any, ...], PendingLookUp]] = deque()
+
+    @property
+    def num_embeddings(self) -> int:
+        """Rows of the table."""
+        return len(self.table)
+
+    @property
+    def embedding_dim(self) -> int:
+        """Elements of a row."""
+        return self.table.dim
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            raise AttributeError(f"the table {self.table.name} is on SSD and has no weight in memory; module.table[ids] reads rows of it")
+        return super().__getattr__(name)
+
+    def _asked(self, feature: Feature, shape: tuple[int, ...]) -> _Asked:
+        """The look-up of a feature into a new tensor, without a copy."""
+        rows = int(np.prod(shape, dtype=np.int64))
+        out = torch.empty((rows, self.table.dim), dtype=self.dtype)
+        stored = (out.view(torch.uint16) if self.dtype == torch.bfloat16 else out).numpy()
+        asked = _Asked.of(feature, self.table, out.view(*shape, self.table.dim), stored)
+        # The type of the memory is that of the tensor, whatever NumPy sees of it.
+        return asked._replace(native=(*asked.native[:-1], DTYPES[self.dtype]))
+
+    def _submit(self, key: tuple[Any, ...], asked: _Asked) -> None:
+        native = self.table._served.native.submit([asked.native], None)
+        self._ahead.append((key, PendingLookUp(native, [asked.out])))
+
+    def _taken(self, key: tuple[Any, ...]) -> Tensor | None:
+        """The result of the look-up that was submitted with these arguments; those submitted before it are dropped."""
+        if not any(_same(known, key) for known, _ in self._ahead):
+            return None
+        while True:
+            known, pending = self._ahead.popleft()
+            if _same(known, key):
+                began = time.perf_counter()
+                (found,) = pending.result()
+                self.stall_seconds += time.perf_counter() - began
+                return cast(Tensor, found)
+
+    def _now(self, asked: _Asked) -> Tensor:
+        failed = self.table._served.native.look_up([asked.native], None)
+        return cast(Tensor, _checked(failed, [asked.out])[0])
+
+    def get_extra_state(self) -> dict[str, Any]:
+        source = self.table._served.sources[self.table._number]
+        return {
+            "paths": list(source.paths),
+            "tensor": source.tensor,
+            "shape": list(self.table.shape),
+            "encoding": self.table.encoding,
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        found = (list(self.table.shape), self.table.encoding)
+        if (list(state["shape"]), state["encoding"]) != found:
+            raise ShapeError(
+                f"{self.table.name} has {found[0][0]} x {found[0][1]} {found[1]}, and the state is of "
+                f"{state['shape'][0]} x {state['shape'][1]} {state['encoding']}, in {state['paths'][0]}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ahead": deque()}
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two look-ups are of the same tensors."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _array(numbers: Any) -> Any:
+    return numbers.detach().cpu().numpy() if isinstance(numbers, Tensor) else numbers
+
+
+def _like(result: Tensor, ids: Any) -> Tensor:
+    """On the device of the ids."""
+    return result.to(ids.device, non_blocking=True) if isinstance(ids, Tensor) and ids.device.type != "cpu" else result
+
+
+class Embedding(_OnTable):
+    """`torch.nn.Embedding` on a table on SSD.
+
+    Parameters
+    ----------
+    table : outcore.embedding.Table or path
+    padding_idx : int, optional
+        Accepted as by PyTorch; it has no meaning for look-ups.
+    dtype : torch.dtype, optional
+        Of the results: float32, float16 or bfloat16. Default: the table's, float32 for quantized rows.
+    """
+
+    def __init__(self, table: Table | PathLike, *, padding_idx: int | None = None, dtype: torch.dtype | None = None) -> None:
+        super().__init__(table, padding_idx, dtype)
+
+    def _feature(self, ids: Any) -> _Asked:
+        numbers = np.asarray(_array(ids))
+        return self._asked(Feature(self.table._number, numbers.ravel()), numbers.shape)
+
+    def submit(self, ids: Tensor) -> None:
+        """Begins to look up on another thread what a later call with this tensor returns."""
+        self._submit((ids,), self._feature(ids))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Rows: the shape of `ids`, and elements."""
+        found = self._taken((ids,))
+        return _like(self._now(self._feature(ids)) if found is None else found, ids)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, table={self.table.name!r}"
+
+
+class EmbeddingBag(_OnTable):
+    """`torch.nn.EmbeddingBag` on a table on SSD.
+
+    Call `submit` with the arguments of the next batch before the network of this one runs: rows are then read while it computes, and
+    the call with the same tensors finds its result there.
+
+    Parameters
+    ----------
+    table : outcore.embedding.Table or path
+    mode : {"sum", "mean", "max"}
+    include_last_offset : bool
+    padding_idx : int, optional
+    dtype : torch.dtype, optional
+        Of the results: float32, float16 or bfloat16. Default: the table's, float32 for quantized rows.
+    """
+
+    def __init__(
+        self,
+        table: Table | PathLike,
+        mode: Mode = "mean",
+        *,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(table, padding_idx, dtype)
+        if mode not in ("sum", "mean", "max"):
+            raise ArgumentError(f"mode is 'sum', 'mean' or 'max', not {mode!r}")
+        self.mode: Mode = mode
+        self.include_last_offset = include_last_offset
+
+    def _feature(self, ids: Any, offsets: Any, weights: Any) -> _Asked:
+        numbers = np.asarray(_array(ids))
+        if numbers.ndim == 1 and offsets is None:
+            raise ArgumentError("ids of one dimension need offsets")
+        feature = Feature(
+            self.table._number,
+            numbers,
+            _array(offsets),
+            None,
+            _array(weights),
+            self.mode,
+            self.include_last_offset,
+            self.padding_idx,
+        )
+        bags = numbers.shape[0] if offsets is None else max(len(offsets) - self.include_last_offset, 0)
+        return self._asked(feature, (bags,))
+
+    def submit(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> None:
+        """Begins to look up on another thread what a later call with these tensors returns."""
+        self._submit((ids, offsets, per_sample_weights), self._feature(ids, offsets, per_sample_weights))
+
+    def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        """Bags and elements."""
+        found = self._taken((ids, offsets, per_sample_weights))
+        return _like(self._now(self._feature(ids, offsets, per_sample_weights)) if found is None else found, ids)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}, table={self.table.name!r}"

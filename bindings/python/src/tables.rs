@@ -1,0 +1,474 @@
+//! Embedding tables.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use numpy::{PyArrayDescrMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use outcore::tables::{
+    Bags, Failure, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, Serving, Table,
+    TableSet, TableWriter,
+};
+use outcore::{Buf, DType, Error};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::adopted::adopt;
+use crate::error::to_python;
+use crate::job::carry_out;
+use crate::owned::Owned;
+use crate::samples::interruptible;
+use crate::session::Session;
+
+fn wrong(what: impl Into<String>) -> PyErr {
+    to_python(Error::value(what))
+}
+
+fn encoding_of(name: &str) -> PyResult<RowEncoding> {
+    name.parse()
+        .map_err(|error: outcore::kernels::embedding::UnknownEncoding| wrong(error.to_string()))
+}
+
+/// Tables that are looked up together.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Tables(Owned<TableSet>);
+
+/// Of a table: path, rows, elements of a row, bytes of a stored row, encoding, type of results, and whether
+/// it is packed.
+type Description = (String, u64, usize, usize, String, &'static str, bool);
+
+/// Features of a call: table, ids, how bags are given and what gives them, pooling, weights, padding, and
+/// the result with its type.
+type Asked<'py> = (
+    usize,
+    Bound<'py, PyUntypedArray>,
+    String,
+    Option<Bound<'py, PyUntypedArray>>,
+    usize,
+    String,
+    Option<Bound<'py, PyUntypedArray>>,
+    Option<u64>,
+    Bound<'py, PyUntypedArray>,
+    String,
+);
+
+/// A bag that could not be looked up: its feature, its number, and the exception.
+type Failed = (usize, usize, Py<PyAny>);
+
+#[pymethods]
+impl Tables {
+    /// Paths, tensor and encoding of each table; bytes of the cache, its policy, bytes of what is being
+    /// read, and how many look-ups read at a time.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        session: &Session,
+        tables: Vec<(Vec<PathBuf>, Option<String>, Option<String>)>,
+        cache_bytes: Option<u64>,
+        policy: &str,
+        reading_bytes: Option<u64>,
+        readers: usize,
+    ) -> PyResult<Tables> {
+        let policy: PolicyKind = policy
+            .parse()
+            .map_err(|error: outcore::engine::cache::UnknownPolicy| wrong(error.to_string()))?;
+        let serving = Serving {
+            cache_bytes,
+            policy,
+            reading_bytes,
+            readers,
+        };
+        let mut opened = Vec::with_capacity(tables.len());
+        for (paths, tensor, encoding) in tables {
+            let encoding = encoding.as_deref().map(encoding_of).transpose()?;
+            opened.push((paths, Opening { tensor, encoding }));
+        }
+        let (session, own) = (session.get()?, session.get()?.clone());
+        let open = move |_: &dyn Fn() -> bool| {
+            let tables = opened
+                .iter()
+                .map(|(paths, opening)| Table::open(&own, paths, opening))
+                .collect::<outcore::Result<Vec<Table>>>()?;
+            TableSet::new(&own, tables, serving)
+        };
+        Ok(Tables(Owned::new(carry_out(py, session, open)?)))
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.0.get()?.len())
+    }
+
+    fn describe(&self, table: usize) -> PyResult<Description> {
+        let set = self.0.get()?;
+        let table = set.table(table);
+        Ok((
+            table.name().to_owned(),
+            table.rows(),
+            table.dim(),
+            table.row_bytes(),
+            table.encoding().to_string(),
+            table.dtype().name(),
+            table.is_packed(),
+        ))
+    }
+
+    /// Row numbers looked up, those found in memory, units read, rows in memory, rows that have room.
+    fn statistics(&self, table: usize) -> PyResult<(u64, u64, u64, u64, u64)> {
+        let known = self.0.get()?.statistics(table);
+        Ok((
+            known.looked_up,
+            known.hits,
+            known.units_read,
+            known.cached_rows,
+            known.cache_rows,
+        ))
+    }
+
+    /// Looks up; the bags that failed.
+    fn look_up(
+        &self,
+        py: Python<'_>,
+        asked: Vec<Asked<'_>>,
+        time: Option<u64>,
+    ) -> PyResult<Vec<Failed>> {
+        let set = self.0.get()?;
+        let mut call = Call::of(&asked)?;
+        let failed = interruptible(py, |go_on| call.look_up(set, time, go_on))?;
+        told(py, failed)
+    }
+
+    /// The same on a thread of the set.
+    fn submit(&self, asked: Vec<Asked<'_>>, time: Option<u64>) -> PyResult<PendingLookUp> {
+        let mut call = Call::of(&asked)?;
+        let work =
+            move |set: &TableSet, go_on: &mut dyn FnMut() -> bool| call.look_up(set, time, go_on);
+        let pending = self.0.get()?.submit(work).map_err(to_python)?;
+        Ok(PendingLookUp(Owned::new(std::sync::Mutex::new(Some(
+            pending,
+        )))))
+    }
+
+    /// Reads rows ahead of their use, on a thread of the set; the time of their use.
+    fn prefetch(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<u64> {
+        let set = self.0.get()?;
+        let call = Call::of(&asked)?;
+        interruptible(py, |go_on| set.prefetch(&call.features(), go_on))
+    }
+
+    /// Rows as they are stored, one behind another.
+    fn read_stored<'py>(
+        &self,
+        py: Python<'py>,
+        table: usize,
+        rows: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (set, rows) = (self.0.get()?, rows.as_slice()?);
+        let mut stored = vec![0; rows.len() * set.table(table).row_bytes()];
+        interruptible(py, |go_on| set.read_stored(table, rows, &mut stored, go_on))?;
+        Ok(PyBytes::new(py, &stored))
+    }
+
+    /// Keeps rows of a table in memory; how many have room.
+    fn keep(&self, py: Python<'_>, table: usize, rows: PyReadonlyArray1<'_, u64>) -> PyResult<u64> {
+        let (set, rows) = (self.0.get()?, rows.as_slice()?);
+        interruptible(py, |go_on| set.keep(table, rows, go_on))
+    }
+}
+
+/// A look-up in progress.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct PendingLookUp(
+    Owned<std::sync::Mutex<Option<outcore::tables::Pending<Vec<Failure>>>>>,
+);
+
+#[pymethods]
+impl PendingLookUp {
+    /// Waits for at most so many seconds; true if the result is there, or was taken.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let pending = self.0.get()?;
+        let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Ok(py.detach(|| {
+            let pending = pending.lock().unwrap_or_else(|error| error.into_inner());
+            pending
+                .as_ref()
+                .is_none_or(|pending| pending.wait_timeout(timeout))
+        }))
+    }
+
+    /// The bags that failed; once.
+    fn result(&self, py: Python<'_>) -> PyResult<Vec<Failed>> {
+        let pending = self.0.get()?;
+        let taken = py.detach(|| {
+            pending
+                .lock()
+                .unwrap_or_else(|error| error.into_inner())
+                .take()
+        });
+        let taken = taken.ok_or_else(|| wrong("the result was taken already"))?;
+        let failed = py.detach(|| taken.wait()).map_err(to_python)?;
+        told(py, failed)
+    }
+}
+
+fn told(py: Python<'_>, failed: Vec<Failure>) -> PyResult<Vec<Failed>> {
+    failed
+        .into_iter()
+        .map(|failure| {
+            let error = to_python(failure.error).into_value(py);
+            Ok((failure.feature, failure.bag, error.into_any()))
+        })
+        .collect()
+}
+
+/// One feature, in memory of the caller.
+struct OwnFeature {
+    table: usize,
+    ids: Numbers,
+    kind: Kind,
+    mode: Pooling,
+    weights: Option<Buf>,
+    padding: Option<u64>,
+}
+
+impl OwnFeature {
+    fn feature(&self) -> Feature<'_> {
+        Feature {
+            table: self.table,
+            ids: self.ids.ids(),
+            bags: match &self.kind {
+                Kind::Each => Bags::Each,
+                Kind::Fixed(length) => Bags::Fixed(*length),
+                Kind::Offsets(offsets) => Bags::Offsets(offsets.ids()),
+                Kind::OffsetsAndEnd(offsets) => Bags::OffsetsAndEnd(offsets.ids()),
+                Kind::Lengths(lengths) => Bags::Lengths(lengths.ids()),
+            },
+            mode: self.mode,
+            weights: self
+                .weights
+                .as_ref()
+                .map(|bytes| outcore::tables::numbers(bytes)),
+            padding: self.padding,
+        }
+    }
+}
+
+enum Kind {
+    Each,
+    Fixed(usize),
+    Offsets(Numbers),
+    OffsetsAndEnd(Numbers),
+    Lengths(Numbers),
+}
+
+/// Integers of an array.
+struct Numbers {
+    bytes: Buf,
+    dtype: DType,
+}
+
+impl Numbers {
+    fn of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Numbers> {
+        let dtype = contiguous(array, &[DType::I32, DType::I64])?;
+        let bytes = adopt(array, array.len() * dtype.bytes() as usize);
+        Ok(Numbers { bytes, dtype })
+    }
+
+    fn ids(&self) -> Ids<'_> {
+        match self.dtype {
+            DType::I32 => Ids::I32(outcore::tables::numbers(&self.bytes)),
+            _ => Ids::I64(outcore::tables::numbers(&self.bytes)),
+        }
+    }
+}
+
+/// The type of an array without gaps.
+fn contiguous(array: &Bound<'_, PyUntypedArray>, wanted: &[DType]) -> PyResult<DType> {
+    let descr = array.dtype();
+    let name: String = descr.getattr("name")?.extract()?;
+    let dtype = DType::parse(&name).filter(|dtype| wanted.contains(dtype));
+    let is_native = descr.is_native_byteorder() != Some(false);
+    match dtype {
+        Some(dtype) if array.is_c_contiguous() && array.is_aligned() && is_native => Ok(dtype),
+        _ => Err(wrong(format!(
+            "an array of {name} that has gaps or is not of the type that is needed"
+        ))),
+    }
+}
+
+/// A result: rows without gaps.
+struct Target {
+    bytes: Buf,
+    dtype: DType,
+    rows: usize,
+    dim: usize,
+}
+
+struct Call {
+    own: Vec<OwnFeature>,
+    results: Vec<Target>,
+}
+
+impl Call {
+    fn of(asked: &[Asked<'_>]) -> PyResult<Call> {
+        let mut call = Call {
+            own: Vec::with_capacity(asked.len()),
+            results: Vec::with_capacity(asked.len()),
+        };
+        for (table, ids, kind, bags, length, mode, weights, padding, out, dtype) in asked {
+            let bags = bags.as_ref().map(Numbers::of).transpose()?;
+            let kind = match (kind.as_str(), bags) {
+                ("each", None) => Kind::Each,
+                ("fixed", None) => Kind::Fixed(*length),
+                ("offsets", Some(offsets)) => Kind::Offsets(offsets),
+                ("offsets and end", Some(offsets)) => Kind::OffsetsAndEnd(offsets),
+                ("lengths", Some(lengths)) => Kind::Lengths(lengths),
+                (kind, _) => return Err(wrong(format!("bags by '{kind}'"))),
+            };
+            let mode = match mode.as_str() {
+                "sum" => Pooling::Sum,
+                "mean" => Pooling::Mean,
+                "max" => Pooling::Max,
+                mode => return Err(wrong(format!("mode '{mode}', not 'sum', 'mean' or 'max'"))),
+            };
+            let weights = match weights {
+                Some(array) => {
+                    contiguous(array, &[DType::F32])?;
+                    Some(adopt(array, array.len() * 4))
+                }
+                None => None,
+            };
+            call.own.push(OwnFeature {
+                table: *table,
+                ids: Numbers::of(ids)?,
+                kind,
+                mode,
+                weights,
+                padding: *padding,
+            });
+            let dtype = DType::parse(dtype).ok_or_else(|| wrong(format!("dtype '{dtype}'")))?;
+            // bfloat16 comes as integers of 16 bits.
+            let stored = contiguous(
+                out,
+                &[DType::F32, DType::F16, DType::BF16, DType::I16, DType::U16],
+            )?;
+            let &[rows, dim] = out.shape() else {
+                return Err(wrong("a result is a matrix"));
+            };
+            if stored.bytes() != dtype.bytes() {
+                return Err(wrong(format!("{stored} has no room for {dtype}")));
+            }
+            call.results.push(Target {
+                bytes: adopt(out, out.len() * dtype.bytes() as usize),
+                dtype,
+                rows,
+                dim,
+            });
+        }
+        Ok(call)
+    }
+
+    fn features(&self) -> Vec<Feature<'_>> {
+        self.own.iter().map(OwnFeature::feature).collect()
+    }
+
+    fn look_up(
+        &mut self,
+        set: &TableSet,
+        time: Option<u64>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> outcore::Result<Vec<Failure>> {
+        let mut results = std::mem::take(&mut self.results);
+        let mut outs = results
+            .iter_mut()
+            .map(|result| {
+                let pitch = result.dim * result.dtype.bytes() as usize;
+                Out::new(
+                    &mut result.bytes,
+                    result.dtype,
+                    pitch,
+                    result.rows,
+                    result.dim,
+                )
+            })
+            .collect::<outcore::Result<Vec<Out<'_>>>>()?;
+        set.look_up_at(&self.features(), &mut outs, time, go_on)
+    }
+}
+
+/// Writes a packed table.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct PackedWriter(Owned<std::sync::Mutex<Option<TableWriter>>>);
+
+#[pymethods]
+impl PackedWriter {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        session: &Session,
+        path: PathBuf,
+        rows: u64,
+        dim: usize,
+        encoding: &str,
+        placement: Option<PyReadonlyArray1<'_, u32>>,
+    ) -> PyResult<PackedWriter> {
+        let (session, encoding) = (session.get()?, encoding_of(encoding)?);
+        let placement = placement
+            .map(|slots| Ok::<_, PyErr>(slots.as_slice()?.to_vec()))
+            .transpose()?;
+        let writer =
+            py.detach(|| TableWriter::create(session, &path, rows, dim, encoding, placement));
+        Ok(PackedWriter(Owned::new(std::sync::Mutex::new(Some(
+            writer.map_err(to_python)?,
+        )))))
+    }
+
+    /// Appends rows of numbers.
+    fn write(&self, py: Python<'_>, rows: numpy::PyReadonlyArray2<'_, f32>) -> PyResult<()> {
+        let (dim, rows) = (rows.shape()[1].max(1), rows.as_slice()?);
+        self.with(py, |writer| {
+            rows.chunks(dim).try_for_each(|row| writer.write(row))
+        })
+    }
+
+    /// Appends rows as they are stored.
+    fn write_stored(&self, py: Python<'_>, rows: &Bound<'_, PyBytes>) -> PyResult<()> {
+        let rows = rows.as_bytes();
+        self.with(py, |writer| writer.write_stored(rows))
+    }
+
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let taken = self
+            .0
+            .get()?
+            .lock()
+            .unwrap_or_else(|error| error.into_inner())
+            .take();
+        let writer = taken.ok_or_else(|| to_python(Error::Closed))?;
+        py.detach(|| writer.finish()).map_err(to_python)
+    }
+
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        let taken = self
+            .0
+            .get()?
+            .lock()
+            .unwrap_or_else(|error| error.into_inner())
+            .take();
+        py.detach(|| drop(taken));
+        Ok(())
+    }
+}
+
+impl PackedWriter {
+    fn with(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut TableWriter) -> outcore::Result<()> + Send,
+    ) -> PyResult<()> {
+        let writer = self.0.get()?;
+        py.detach(|| {
+            let mut writer = writer.lock().unwrap_or_else(|error| error.into_inner());
+            writer.as_mut().map_or(Err(Error::Closed), act)
+        })
+        .map_err(to_python)
+    }
+}

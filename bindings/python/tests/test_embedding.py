@@ -1,0 +1,291 @@
+"""Embedding tables: the meaning of torch's modules, bit by bit, from files that are read in place."""
+
+from __future__ import annotations
+
+import copy
+import io
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import outcore as oc
+from outcore import embedding, errors
+from outcore import torch as oct
+from outcore.embedding import Feature, Table, TableSet
+
+ROWS, DIM = 5000, 24
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[oc.Session]:
+    with oc.Session("32MiB", scratch=tmp_path, allow_tmpfs_scratch=True) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def weight() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((ROWS, DIM)).astype("float32")
+
+
+@pytest.fixture
+def table(tmp_path: Path, weight: np.ndarray, session: oc.Session) -> Table:
+    np.save(tmp_path / "table.npy", weight)
+    return Table.open(tmp_path / "table.npy", cache="1MiB", session=session)
+
+
+def bags(seed: int, count: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
+    random = np.random.default_rng(seed)
+    lengths = random.choice([0, 1, 3, 80, 200], count)
+    ids = np.where(random.random(lengths.sum()) < 0.5, random.integers(0, 40, lengths.sum()), random.integers(0, ROWS, lengths.sum()))
+    return torch.from_numpy(ids), torch.from_numpy(np.cumsum([0, *lengths[:-1]]))
+
+
+def same(one: Any, other: Any) -> None:
+    np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("wide", [torch.int64, torch.int32])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("padding", [None, 7, -3])
+def test_bags_have_the_bits_of_torch(table: Table, weight: np.ndarray, mode: Any, wide: Any, last: bool, padding: int | None) -> None:
+    given = {"mode": mode, "include_last_offset": last, "padding_idx": padding}
+    theirs = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weight), **given)
+    ours = oct.EmbeddingBag(table, **given)
+    for seed in range(3):
+        ids, offsets = bags(seed)
+        if last:
+            offsets = torch.cat([offsets, torch.tensor([len(ids)])])
+        ids, offsets = ids.to(wide), offsets.to(wide)
+        same(ours(ids, offsets), theirs(ids, offsets))
+    square = torch.from_numpy(np.random.default_rng(1).integers(0, 50, (20, 6))).to(wide)
+    same(ours(square), theirs(square))
+    same(embedding.EmbeddingBag(table, mode, padding_idx=padding)(square.numpy()), theirs(square))
+
+
+def test_weights_of_samples(table: Table, weight: np.ndarray) -> None:
+    ids, offsets = bags(5)
+    weights = torch.randn(len(ids))
+    theirs = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weight), mode="sum")
+    same(oct.EmbeddingBag(table, "sum")(ids, offsets, weights), theirs(ids, offsets, weights))
+    square = torch.randint(0, ROWS, (8, 5))
+    weights = torch.randn(8, 5)
+    same(oct.EmbeddingBag(table, "sum")(square, per_sample_weights=weights), theirs(square, per_sample_weights=weights))
+    with pytest.raises(errors.ArgumentError, match="per_sample_weights are for sums"):
+        oct.EmbeddingBag(table, "mean")(square, per_sample_weights=weights)
+
+
+def test_rows_as_torch_embedding(table: Table, weight: np.ndarray) -> None:
+    ids = torch.randint(0, ROWS, (3, 4, 5))
+    ours = oct.Embedding(table, padding_idx=3)
+    same(ours(ids), torch.from_numpy(weight)[ids])
+    assert ours(ids).shape == (3, 4, 5, DIM)
+    same(table[ids.numpy()], weight[ids])
+    same(table[-1], weight[-1])
+    same(table[10:20:3], weight[10:20:3])
+    same(table[np.arange(ROWS) % 1000 == 0], weight[::1000])
+    assert table[[]].shape == (0, DIM)
+    assert ours(torch.zeros((0, 2), dtype=torch.int64)).shape == (0, 2, DIM)
+    assert (ours.num_embeddings, ours.embedding_dim, len(table), table.shape) == (ROWS, DIM, ROWS, (ROWS, DIM))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_tables_have_half_results(tmp_path: Path, session: oc.Session, weight: np.ndarray, dtype: torch.dtype) -> None:
+    from outcore import embedding
+
+    half = torch.from_numpy(weight).to(dtype)
+    packed = embedding.pack(weight, tmp_path / "half", str(dtype).removeprefix("torch."), session=session)
+    ids, offsets = bags(3)
+    ours = oct.EmbeddingBag(packed, "sum")(ids, offsets)
+    assert ours.dtype == dtype
+    # Sums are of float32, rounded once.
+    exact = torch.nn.EmbeddingBag.from_pretrained(half.float(), mode="sum")(ids, offsets)
+    same(ours.float(), exact.to(dtype).float())
+    same(oct.EmbeddingBag(packed, "sum", dtype=torch.float32)(ids, offsets), exact)
+    same(oct.Embedding(packed)(ids).float(), half[ids].float())
+
+
+def test_safetensors_shards_are_read_in_place(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    paths = []
+    for number, part in enumerate(np.split(weight, [100, 101, 4000])):
+        path = tmp_path / f"model-{number + 8}.safetensors"
+        path.write_bytes(safetensors(f"shard{number}", part))
+        paths.append(path)
+    ids, offsets = bags(4)
+    expected = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weight), mode="sum")(ids, offsets)
+    for where in (paths, tmp_path):
+        table = Table.open(where, session=session)
+        assert table.shape == (ROWS, DIM)
+        same(oct.EmbeddingBag(table, "sum")(ids, offsets), expected)
+    two = safetensors("a", weight[:3], "b", weight[:3])
+    (tmp_path / "two.safetensors").write_bytes(two)
+    with pytest.raises(errors.ArgumentError, match="2 matrices; name the tensor"):
+        Table.open(tmp_path / "two.safetensors", session=session)
+    assert Table.open(tmp_path / "two.safetensors", "b", session=session).shape == (3, DIM)
+    (tmp_path / "short.safetensors").write_bytes(two[:-1])
+    with pytest.raises(errors.TruncatedError, match=r"short\.safetensors"):
+        Table.open(tmp_path / "short.safetensors", "b", session=session)
+
+
+def safetensors(*named: Any) -> bytes:
+    import json
+
+    header, bodies, at = {}, [], 0
+    for name, array in zip(named[::2], named[1::2], strict=True):
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        bodies.append(array.tobytes())
+        at += array.nbytes
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"".join(bodies)
+
+
+@pytest.mark.parametrize("encoding", ["float32", "float16", "int8", "int8_scale_last_f32", "int4", "float8_e4m3fn"])
+def test_packed_tables(tmp_path: Path, session: oc.Session, weight: np.ndarray, encoding: str) -> None:
+    placement = np.random.default_rng(2).permutation(ROWS)
+    packed = embedding.pack(weight, tmp_path / "packed", encoding, placement=placement, session=session)
+    assert packed.encoding.startswith(encoding) and packed.is_packed
+    rows = packed[np.arange(ROWS)].astype("float32")
+    step = {"int8": 0.02, "int4": 0.3, "floa": 0.002}[encoding[:4]] if encoding != "float8_e4m3fn" else 0.25
+    assert np.abs(rows - weight).max() <= (0 if encoding == "float32" else step)
+    again = embedding.pack(packed, tmp_path / "again", session=session)
+    same(again[np.arange(ROWS)], rows)
+
+
+def test_several_features_of_several_tables(tmp_path: Path, session: oc.Session) -> None:
+    random = np.random.default_rng(6)
+    weights = [random.standard_normal((100 * (1 + number), 4 * (1 + number))).astype("float32") for number in range(5)]
+    for number, one in enumerate(weights):
+        np.save(tmp_path / f"{number}.npy", one)
+    names = ["user", "item", "shop", "word", "day"]
+    paths = {name: tmp_path / f"{number}.npy" for number, name in enumerate(names)}
+    tables = TableSet(paths, cache="1MiB", session=session)
+    asked = []
+    for number in (0, 3, 3, 1, 4, 2, 0):
+        ids = random.integers(0, len(weights[number]), 60).astype("int32")
+        asked.append(Feature(names[number], ids, lengths=np.full(12, 5)))
+    found = tables.look_up(asked)
+    for feature, rows in zip(asked, found, strict=True):
+        one = weights[names.index(str(feature.table))]
+        same(rows, torch.nn.functional.embedding_bag(torch.from_numpy(feature.ids), torch.from_numpy(one), torch.arange(0, 60, 5), mode="sum"))
+    side = tables.look_up(asked, concatenate=True)
+    same(side, np.concatenate(found, axis=1))
+    same(tables.submit(asked).result()[2], found[2])
+    time = tables.prefetch(asked)
+    same(tables.submit(asked, time=time).result()[3], found[3])
+    assert tables.statistics["user"].looked_up >= 480
+    with pytest.raises(errors.ArgumentError, match="no table 'shoe'"):
+        tables["shoe"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "offsets", "text"),
+    [
+        ([1, ROWS], [0], f"none with the number {ROWS}"),
+        ([1, -1], [0], "none with the number -1"),
+        ([1, 2, 3], [0, 2, 1], "offset 1 of bag 2"),
+        ([1, 2, 3], [1], "the first offset is 1"),
+        ([1, 2, 3], [0, 4], "offset 4 of bag 1"),
+        ([1.5, 2.0], [0], "ids are integers"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_read(table: Table, ids: Any, offsets: Any, text: str) -> None:
+    with pytest.raises(errors.ArgumentError, match=text):
+        embedding.EmbeddingBag(table)(ids, offsets)
+    assert table.statistics.units_read == 0
+
+
+def test_a_damaged_page_fails_its_bags_only(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    path = tmp_path / "packed"
+    embedding.pack(weight, path, session=session)
+    with open(path, "r+b") as file:
+        file.seek(4096 * 3 + 10)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    table = Table.open(path, session=session)
+    rows = 4092 // (4 * DIM)
+    ids = [0, 2 * rows, 3 * rows, 1]
+    with pytest.raises(errors.CorruptError, match=f"row {2 * rows} of .*packed") as raised:
+        embedding.EmbeddingBag(table, "sum")(ids, [0, 1, 2, 3])
+    assert [one.bag for one in raised.value.failed] == [1]
+    (found,) = raised.value.results
+    same(found[[0, 2, 3]], weight[[0, 3 * rows, 1]])
+    assert np.isnan(found[1]).all()
+
+
+def test_look_ups_go_on_while_the_caller_computes(table: Table, weight: np.ndarray) -> None:
+    ours = oct.EmbeddingBag(table, "sum")
+    theirs = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weight), mode="sum")
+    batches = [bags(seed) for seed in range(6)]
+    ours.submit(*batches[0])
+    for number, batch in enumerate(batches):
+        if number + 1 < len(batches):
+            ours.submit(*batches[number + 1])
+        same(ours(*batch), theirs(*batch))
+    assert not ours._ahead and ours.stall_seconds >= 0
+
+
+def test_many_threads(table: Table, weight: np.ndarray) -> None:
+    theirs = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weight), mode="sum")
+    wrong = []
+
+    def work(seed: int) -> None:
+        for step in range(10):
+            ids, offsets = bags(seed * 100 + step)
+            if not torch.equal(torch.from_numpy(embedding.EmbeddingBag(table, "sum")(ids, offsets)), theirs(ids, offsets)):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_modules_have_a_state_and_are_copied(tmp_path: Path, table: Table, session: oc.Session, weight: np.ndarray) -> None:
+    module = torch.nn.Sequential(oct.EmbeddingBag(table, "sum"), torch.nn.Linear(DIM, 2))
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    module.load_state_dict(torch.load(file, weights_only=True))
+    assert [name for name, _ in module.named_parameters()] == ["1.weight", "1.bias"]
+    np.save(tmp_path / "other.npy", weight[:100])
+    other = torch.nn.Sequential(oct.EmbeddingBag(Table.open(tmp_path / "other.npy", session=session), "sum"), torch.nn.Linear(DIM, 2))
+    with pytest.raises(errors.ShapeError, match="100 x 24"):
+        other.load_state_dict(module.state_dict())
+    with pytest.raises(AttributeError, match="on SSD"):
+        module[0].weight  # noqa: B018
+    ids, offsets = bags(1)
+    same(module[0](ids, offsets), copy.deepcopy(module[0])(ids, offsets))
+    assert "mode='sum'" in repr(module[0])
+
+
+def test_a_table_is_reopened_in_a_child(table: Table, weight: np.ndarray) -> None:
+    same(table[3], weight[3])
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        same(pool.apply(table.__getitem__, ([5, 6],)), weight[[5, 6]])
+    same(pickle.loads(pickle.dumps(table))[4], weight[4])
+
+
+def test_memory_is_reserved_when_a_table_is_opened(tmp_path: Path, weight: np.ndarray, session: oc.Session) -> None:
+    np.save(tmp_path / "t.npy", weight)
+    with pytest.raises(errors.OverBudgetError, match="rows of tables in memory"):
+        Table.open(tmp_path / "t.npy", cache="33MiB", session=session)
+    kept = Table.open(tmp_path / "t.npy", cache="100KiB", session=session)
+    assert kept.keep(np.arange(50)) == 50
+    kept[np.arange(ROWS)]
+    read = kept.statistics.units_read
+    same(kept[np.arange(50)], weight[:50])
+    assert kept.statistics.units_read == read and 0 < kept.statistics.hit_rate < 1
+    none = Table.open(tmp_path / "t.npy", cache=0, session=session)
+    same(none[[1, 1, 2]], weight[[1, 1, 2]])
+    assert none.statistics.cache_rows == 0

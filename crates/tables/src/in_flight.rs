@@ -1,0 +1,152 @@
+//! Units that are being read, so that requests which need the same one read it once.
+//!
+//! The first request that misses a unit reads it; the others ask it for the bytes. A request that ends
+//! without them says so, and those that asked read the unit themselves.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use outcore_core::Error;
+use outcore_device::Locked;
+
+/// Number of a table in its set, and what is unique in the table.
+pub(crate) type UnitKey = (u32, u64);
+
+/// What came of a unit: its bytes, why they cannot be had, or that its reader has given up.
+pub(crate) type Delivery = Option<Result<Arc<[u8]>, Arc<Error>>>;
+
+#[derive(Default)]
+pub(crate) struct InFlight(Mutex<HashMap<UnitKey, Vec<Wish>>>);
+
+/// Another request waits for the unit.
+struct Wish {
+    inbox: Arc<Inbox>,
+    number: u32,
+}
+
+/// What a request gets from others.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    arrived: Mutex<Vec<(u32, Delivery)>>,
+    changed: Condvar,
+}
+
+impl Inbox {
+    fn put(&self, number: u32, delivery: Delivery) {
+        self.arrived.locked().push((number, delivery));
+        self.changed.notify_one();
+    }
+
+    /// Waits until `count` units have arrived; `go_on` is asked meanwhile, and its `false` ends it with
+    /// `None`.
+    pub(crate) fn wait(
+        &self,
+        count: usize,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Option<Vec<(u32, Delivery)>> {
+        let mut arrived = self.arrived.locked();
+        while arrived.len() < count {
+            let (again, late) = self
+                .changed
+                .wait_timeout(arrived, Duration::from_millis(50))
+                .expect("a holder of the lock panicked");
+            arrived = again;
+            if late.timed_out() && !go_on() {
+                return None;
+            }
+        }
+        Some(std::mem::take(&mut arrived))
+    }
+}
+
+/// Units that one request reads; those not delivered when it is dropped are given up.
+pub(crate) struct Claims<'a> {
+    in_flight: &'a InFlight,
+    keys: Vec<UnitKey>,
+}
+
+impl InFlight {
+    /// Of these units, those that no other request reads are the caller's from now on; `theirs` gets the
+    /// numbers of the others, which come to the inbox.
+    pub(crate) fn claim(
+        &self,
+        keys: &[UnitKey],
+        inbox: &Arc<Inbox>,
+        theirs: &mut Vec<u32>,
+    ) -> Claims<'_> {
+        let mut in_flight = self.0.locked();
+        let mut mine = Vec::with_capacity(keys.len());
+        for (number, &key) in (0..).zip(keys) {
+            match in_flight.get_mut(&key) {
+                Some(wishes) => {
+                    wishes.push(Wish {
+                        inbox: Arc::clone(inbox),
+                        number,
+                    });
+                    theirs.push(number);
+                }
+                None => {
+                    in_flight.insert(key, Vec::new());
+                    mine.push(key);
+                }
+            }
+        }
+        Claims {
+            in_flight: self,
+            keys: mine,
+        }
+    }
+}
+
+impl Claims<'_> {
+    /// Nothing is being read any more; `outcome` says what came of each unit that was asked for.
+    pub(crate) fn deliver(&mut self, mut outcome: impl FnMut(UnitKey) -> Delivery) {
+        let mut asked = Vec::new();
+        let mut in_flight = self.in_flight.0.locked();
+        for key in self.keys.drain(..) {
+            let wishes = in_flight.remove(&key).unwrap_or_default();
+            asked.extend(wishes.into_iter().map(|wish| (key, wish)));
+        }
+        drop(in_flight);
+        for (key, wish) in asked {
+            wish.inbox.put(wish.number, outcome(key));
+        }
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        self.deliver(|_| None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_read_by_the_first_that_asks() {
+        let in_flight = InFlight::default();
+        let (one, two) = (Arc::<Inbox>::default(), Arc::<Inbox>::default());
+        let (mut theirs, keys) = (Vec::new(), [(0, 1), (0, 2)]);
+        let mut first = in_flight.claim(&keys, &one, &mut theirs);
+        assert!(theirs.is_empty());
+        let second = in_flight.claim(&[(1, 1), (0, 2)], &two, &mut theirs);
+        assert_eq!(theirs, [1]);
+        first.deliver(|key| Some(Ok(Arc::from([key.1 as u8]))));
+        let found = two.wait(1, &mut || true).unwrap();
+        assert!(matches!(&found[..], [(1, Some(Ok(bytes)))] if **bytes == [2]));
+        theirs.clear();
+        let third = in_flight.claim(&[(0, 2), (1, 1)], &one, &mut theirs);
+        assert_eq!(theirs, [1]);
+        drop(second);
+        assert!(matches!(
+            one.wait(1, &mut || true).unwrap()[..],
+            [(1, None)]
+        ));
+        drop(third);
+        assert!(in_flight.0.locked().is_empty());
+        assert!(one.wait(1, &mut || false).is_none());
+    }
+}

@@ -1,0 +1,341 @@
+//! The packed table: one file of pages. Pure.
+//!
+//! Rows never straddle a page, so that a row is one read, and each page has a checksum of its own.
+//!
+//! ```text
+//!   byte 0                 4096             4096 + page_bytes
+//!   | header              | page 0           | page 1 ...          | placement, where there is one |
+//!
+//!   header     "outcore table\n" | 2 zeros | length of the JSON, u32 | JSON | zeros | CRC-32C of all before it, u32
+//!   page       row | row | ... | zeros | CRC-32C of all before it, u32
+//!   row        its elements, as its encoding has them | its state for training (`state_bytes`)
+//!   placement  slot of each row, u32, and a CRC-32C of them, u32
+//! ```
+//!
+//! All numbers are little-endian. Row r lies in slot r, or where the placement says; slot s lies in page
+//! s / rows_a_page.
+
+use outcore_core::FormatError;
+use outcore_core::format::corrupt;
+use outcore_kernels::embedding::RowEncoding;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of the header, and what pages are multiples of.
+pub(crate) const PAGE_BYTES: usize = 4096;
+const MAGIC: &[u8; 16] = b"outcore table\n\0\0";
+const SUM_BYTES: usize = 4;
+const VERSION: u32 = 1;
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Header {
+    version: u32,
+    pub(crate) rows: u64,
+    pub(crate) dim: usize,
+    encoding: String,
+    #[serde(default)]
+    pub(crate) state_bytes: usize,
+    pub(crate) page_bytes: usize,
+    pub(crate) rows_a_page: u64,
+    pub(crate) has_placement: bool,
+}
+
+/// Where rows are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) header: Header,
+    pub(crate) encoding: RowEncoding,
+    /// Bytes of a row without its state.
+    pub(crate) row_bytes: usize,
+}
+
+/// CRC-32C, as iSCSI has it.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+impl Layout {
+    /// A layout for rows of `dim` elements; `None` for an encoding that cannot have that many.
+    pub(crate) fn new(
+        rows: u64,
+        dim: usize,
+        encoding: RowEncoding,
+        state_bytes: usize,
+        has_placement: bool,
+    ) -> Option<Layout> {
+        let row_bytes = encoding.row_bytes(dim)?;
+        let record = row_bytes.checked_add(state_bytes)?;
+        let page_bytes = record
+            .checked_add(SUM_BYTES)?
+            .checked_next_multiple_of(PAGE_BYTES)?;
+        let rows_a_page = ((page_bytes - SUM_BYTES) / record.max(1)) as u64;
+        let header = Header {
+            version: VERSION,
+            rows,
+            dim,
+            encoding: encoding.to_string(),
+            state_bytes,
+            page_bytes,
+            rows_a_page,
+            has_placement,
+        };
+        let layout = Layout {
+            header,
+            encoding,
+            row_bytes,
+        };
+        layout.checked_file_bytes().map(|_| layout)
+    }
+
+    /// Bytes of a row with its state.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.row_bytes + self.header.state_bytes
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.header.rows.div_ceil(self.header.rows_a_page)
+    }
+
+    /// Where a page begins.
+    pub(crate) fn page_offset(&self, page: u64) -> u64 {
+        PAGE_BYTES as u64 + page * self.header.page_bytes as u64
+    }
+
+    /// Where the placement begins, and its bytes.
+    pub(crate) fn placement(&self) -> (u64, u64) {
+        let bytes = match self.header.has_placement {
+            true => self.header.rows * 4 + SUM_BYTES as u64,
+            false => 0,
+        };
+        (self.page_offset(self.pages()), bytes)
+    }
+
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let (offset, bytes) = self.placement();
+        offset + bytes
+    }
+
+    fn checked_file_bytes(&self) -> Option<u64> {
+        let pages = self.pages().checked_mul(self.header.page_bytes as u64)?;
+        let bytes = pages.checked_add(self.header.rows.checked_mul(4)?)?;
+        bytes
+            .checked_add(2 * PAGE_BYTES as u64)
+            .filter(|bytes| i64::try_from(*bytes).is_ok())
+    }
+
+    /// Page and place in it, bytes, of a slot.
+    pub(crate) fn find(&self, slot: u64) -> (u64, usize) {
+        let (page, number) = (
+            slot / self.header.rows_a_page,
+            slot % self.header.rows_a_page,
+        );
+        (page, number as usize * self.record_bytes())
+    }
+
+    /// The header's page.
+    pub(crate) fn header_page(&self) -> Vec<u8> {
+        let json = serde_json::to_vec(&self.header).expect("numbers and names have no way to fail");
+        let mut page = vec![0; PAGE_BYTES];
+        page[..16].copy_from_slice(MAGIC);
+        page[16..20].copy_from_slice(&(json.len() as u32).to_le_bytes());
+        page[20..20 + json.len()].copy_from_slice(&json);
+        seal(&mut page);
+        page
+    }
+
+    /// What a header's page says of a file of `file_bytes` bytes.
+    ///
+    /// # Errors
+    /// [`FormatError`], for what is damaged, truncated or of another version.
+    pub(crate) fn parse(object: &str, page: &[u8], file_bytes: u64) -> Result<Layout, FormatError> {
+        let wrong = |offset, reason: &str| {
+            corrupt(object, offset, format!("the header of a table: {reason}"))
+        };
+        if page.len() < PAGE_BYTES {
+            return Err(wrong(page.len(), "it is cut off"));
+        }
+        if !is_sound(&page[..PAGE_BYTES]) {
+            return Err(wrong(0, "its checksum does not match"));
+        }
+        let len = u32::from_le_bytes(page[16..20].try_into().expect("four bytes")) as usize;
+        let json = page[20..PAGE_BYTES - SUM_BYTES]
+            .get(..len)
+            .ok_or_else(|| wrong(16, "it is longer than a page"))?;
+        let header: Header =
+            serde_json::from_slice(json).map_err(|error| wrong(20, &error.to_string()))?;
+        if header.version != VERSION {
+            return Err(FormatError::Unsupported {
+                object: object.to_owned(),
+                reason: format!(
+                    "a table of version {}, where {VERSION} is known",
+                    header.version
+                ),
+            });
+        }
+        let encoding: RowEncoding = header
+            .encoding
+            .parse()
+            .map_err(|_| wrong(20, &format!("rows of '{}'", header.encoding)))?;
+        let layout = Layout::new(
+            header.rows,
+            header.dim,
+            encoding,
+            header.state_bytes,
+            header.has_placement,
+        )
+        .filter(|layout| layout.header == header)
+        .ok_or_else(|| wrong(20, "its numbers contradict each other"))?;
+        match layout.file_bytes() <= file_bytes {
+            true => Ok(layout),
+            false => Err(FormatError::Truncated {
+                object: object.to_owned(),
+                expected: layout.file_bytes(),
+                actual: file_bytes,
+            }),
+        }
+    }
+}
+
+/// Whether a file begins as a packed table.
+pub(crate) fn is_packed(head: &[u8]) -> bool {
+    head.starts_with(MAGIC)
+}
+
+/// Puts the checksum at the end of a page.
+pub(crate) fn seal(page: &mut [u8]) {
+    let (bytes, sum) = page.split_at_mut(page.len() - SUM_BYTES);
+    sum.copy_from_slice(&checksum(bytes).to_le_bytes());
+}
+
+/// Whether the checksum at the end of a page is that of its bytes.
+pub(crate) fn is_sound(page: &[u8]) -> bool {
+    let (bytes, sum) = page.split_at(page.len() - SUM_BYTES);
+    sum == checksum(bytes).to_le_bytes()
+}
+
+/// The slot of each row from its bytes.
+///
+/// # Errors
+/// [`FormatError::Corrupt`] where it is no permutation.
+pub(crate) fn parse_placement(
+    object: &str,
+    offset: u64,
+    bytes: &[u8],
+    rows: u64,
+) -> Result<Vec<u32>, FormatError> {
+    let wrong = |reason: &str| {
+        corrupt(
+            object,
+            offset as usize,
+            format!("the placement of rows: {reason}"),
+        )
+    };
+    if !is_sound(bytes) {
+        return Err(wrong("its checksum does not match"));
+    }
+    let slots: Vec<u32> = bytes[..bytes.len() - SUM_BYTES]
+        .chunks_exact(4)
+        .map(|slot| u32::from_le_bytes(slot.try_into().expect("four bytes")))
+        .collect();
+    let mut seen = vec![false; rows as usize];
+    let is_permutation = slots.len() as u64 == rows
+        && slots.iter().all(|&slot| {
+            seen.get_mut(slot as usize)
+                .is_some_and(|seen| !std::mem::replace(seen, true))
+        });
+    match is_permutation {
+        true => Ok(slots),
+        false => Err(wrong("two rows share a slot")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(rows: u64, dim: usize) -> Layout {
+        Layout::new(rows, dim, RowEncoding::F32, 0, false).unwrap()
+    }
+
+    #[test]
+    fn rows_never_straddle_a_page() {
+        for dim in [1, 7, 32, 64, 1023, 1024, 3000] {
+            let layout = layout(100, dim);
+            let row = 4 * dim;
+            for slot in 0..100 {
+                let (page, at) = layout.find(slot);
+                assert!(
+                    page < layout.pages() && at + row + SUM_BYTES <= layout.header.page_bytes,
+                    "{dim} {slot}"
+                );
+            }
+            assert_eq!(layout.file_bytes(), layout.page_offset(layout.pages()));
+        }
+        assert_eq!(layout(100, 32).header.rows_a_page, 31);
+        assert_eq!(layout(100, 1023).header.page_bytes, 4096);
+        assert_eq!(layout(100, 1024).header.page_bytes, 8192);
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let layout = layout(1000, 64);
+        let page = layout.header_page();
+        assert!(is_packed(&page));
+        assert_eq!(
+            Layout::parse("t", &page, layout.file_bytes()).unwrap(),
+            layout
+        );
+        assert!(matches!(
+            Layout::parse("t", &page, layout.file_bytes() - 1),
+            Err(FormatError::Truncated { .. })
+        ));
+        assert!(Layout::parse("t", &page[..100], 1 << 20).is_err());
+        for byte in 0..page.len() {
+            let mut damaged = page.clone();
+            damaged[byte] ^= 16;
+            assert!(
+                Layout::parse("t", &damaged, 1 << 30).is_err(),
+                "byte {byte}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_refused() {
+        let good = layout(1000, 64);
+        let change = |change: &dyn Fn(&mut Header)| {
+            let mut bad = good.clone();
+            change(&mut bad.header);
+            Layout::parse("t", &bad.header_page(), 1 << 40).is_ok()
+        };
+        assert!(change(&|_| ()));
+        assert!(!change(&|header| header.rows_a_page = 0));
+        assert!(!change(&|header| header.rows = u64::MAX));
+        assert!(!change(&|header| header.dim = usize::MAX));
+        assert!(!change(&|header| header.page_bytes = 0));
+        assert!(!change(&|header| header.encoding = "int3".into()));
+        assert!(!change(&|header| header.version = 2));
+        assert!(!change(&|header| header.state_bytes = usize::MAX));
+    }
+
+    #[test]
+    fn a_placement_is_a_permutation() {
+        let bytes = |slots: &[u32]| {
+            let mut bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+            bytes.extend([0; 4]);
+            seal(&mut bytes);
+            bytes
+        };
+        assert_eq!(
+            parse_placement("t", 0, &bytes(&[2, 0, 1]), 3).unwrap(),
+            [2, 0, 1]
+        );
+        for bad in [&[0, 0, 1][..], &[0, 1, 3], &[0, 1]] {
+            assert!(parse_placement("t", 0, &bytes(bad), 3).is_err());
+        }
+        let mut damaged = bytes(&[2, 0, 1]);
+        damaged[0] = 1;
+        assert!(parse_placement("t", 0, &damaged, 3).is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! Look-ups on threads of their own, while the caller computes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use outcore_core::{Error, Result};
+use outcore_device::Locked;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Threads that carry out what is submitted, in the order in which it is. They end with the pool.
+pub(crate) struct Pool(Sender<Work>);
+
+impl Pool {
+    /// # Errors
+    /// [`Error::Failed`] where the system has no thread.
+    pub(crate) fn new(threads: usize) -> Result<Pool> {
+        let (sender, receiver) = channel::<Work>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for _ in 0..threads {
+            let receiver: Arc<Mutex<Receiver<Work>>> = Arc::clone(&receiver);
+            let run = move || {
+                loop {
+                    let next = receiver.locked().recv();
+                    let Ok(work) = next else { return };
+                    work();
+                }
+            };
+            std::thread::Builder::new()
+                .name("outcore-tables".into())
+                .spawn(run)
+                .map_err(|source| Error::Failed {
+                    what: format!("the system has no thread for look-ups: {source}"),
+                })?;
+        }
+        Ok(Pool(sender))
+    }
+
+    pub(crate) fn submit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let state = Arc::new(State {
+            result: Mutex::new(None),
+            filled: Condvar::new(),
+            cancelled: AtomicBool::new(false),
+        });
+        let of_work = Arc::clone(&state);
+        let run = move || {
+            let mut go_on = || !of_work.cancelled.load(Ordering::Relaxed);
+            let result = match go_on() {
+                true => catch_unwind(AssertUnwindSafe(|| work(&mut go_on))).unwrap_or_else(|_| {
+                    let what = "a look-up panicked".into();
+                    Err(Error::Failed { what })
+                }),
+                false => Err(Error::Cancelled),
+            };
+            *of_work.result.locked() = Some(result);
+            of_work.filled.notify_all();
+        };
+        // The threads live as long as the sender.
+        let _ = self.0.send(Box::new(run));
+        Pending(state)
+    }
+}
+
+struct State<T> {
+    result: Mutex<Option<Result<T>>>,
+    filled: Condvar,
+    cancelled: AtomicBool,
+}
+
+/// A look-up in progress. Dropping it cancels it.
+pub struct Pending<T>(Arc<State<T>>);
+
+impl<T> Pending<T> {
+    /// Waits for at most `timeout`; true if the result is there.
+    #[must_use]
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        let result = self.0.result.locked();
+        let waited = self
+            .0
+            .filled
+            .wait_timeout_while(result, timeout, |result| result.is_none());
+        waited.expect("a holder of the lock panicked").0.is_some()
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// Those of the look-up.
+    pub fn wait(self) -> Result<T> {
+        let result = self.0.result.locked();
+        let mut result = self
+            .0
+            .filled
+            .wait_while(result, |result| result.is_none())
+            .expect("a holder of the lock panicked");
+        result.take().unwrap_or(Err(Error::Cancelled))
+    }
+
+    /// Ends the look-up within some 50 ms, with [`Error::Cancelled`].
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

@@ -1,0 +1,423 @@
+//! Rows of one table in memory.
+//!
+//! Rows are kept as they are stored, in slots of chunks that are added and taken away as the memory of the
+//! cache changes. An index of row numbers and slots is searched for many rows at once, with the bytes of
+//! those that come later asked for from memory meanwhile. Look-ups only read; what they have used is noted
+//! afterwards, with the next change of the cache.
+//!
+//! Invariant: a slot is vacant, or has one row, which the index finds there.
+
+use outcore_device::Buf;
+use outcore_engine::cache::{LookAhead, Policy, PolicyKind};
+use outcore_kernels::{fetch_bytes, fetch_from};
+
+/// Of the rows of a chunk, at most: huge pages, and little that is moved when memory is taken away.
+const CHUNK_BYTES: u64 = 2 << 20;
+/// Chunks of a small cache, so that memory is divided finely.
+const CHUNKS_MIN: u64 = 8;
+/// Row number and slot, in a table that is half empty at least; the row number again by slot.
+const INDEX_BYTES: u64 = 2 * 2 * 12 + 8;
+/// A slot that stands for none.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+const NO_ROW: u64 = u64::MAX;
+/// Rows that are looked for while the bytes of earlier ones come from memory.
+const AHEAD: usize = 16;
+
+/// Rows of one table.
+pub(crate) struct RowCache {
+    row_bytes: usize,
+    kind: PolicyKind,
+    chunk_rows: u32,
+    chunks: Vec<Buf>,
+    /// By slot.
+    rows: Vec<u64>,
+    /// By slot: it stays whatever comes.
+    is_hot: Vec<bool>,
+    vacant: Vec<u32>,
+    index: Index,
+    policy: LookAhead<Box<dyn Policy>>,
+}
+
+impl RowCache {
+    pub(crate) fn new(row_bytes: usize, kind: PolicyKind) -> RowCache {
+        RowCache {
+            row_bytes,
+            kind,
+            chunk_rows: 0,
+            chunks: Vec::new(),
+            rows: Vec::new(),
+            is_hot: Vec::new(),
+            vacant: Vec::new(),
+            index: Index::default(),
+            policy: LookAhead::new(kind.policy(0)),
+        }
+    }
+
+    /// Bytes that a row takes with its part of all tables.
+    pub(crate) fn row_cost(row_bytes: usize, kind: PolicyKind) -> u64 {
+        row_bytes as u64 + INDEX_BYTES + kind.slot_bytes() + 24
+    }
+
+    /// Rows that it has room for.
+    pub(crate) fn slots(&self) -> u32 {
+        self.rows.len() as u32
+    }
+
+    /// Rows that are in it.
+    pub(crate) fn len(&self) -> u32 {
+        self.slots() - self.vacant.len() as u32
+    }
+
+    /// Gives it this much memory, its tables included, for at most `rows` rows. Rows that have no room any
+    /// more go. Less memory than the system has left makes it smaller.
+    pub(crate) fn set_bytes(&mut self, bytes: u64, rows: u64) {
+        let slots = (bytes / RowCache::row_cost(self.row_bytes, self.kind))
+            .min(rows)
+            .min(u64::from(NO_SLOT - 1));
+        if self.chunks.is_empty() {
+            let most = (CHUNK_BYTES / self.row_bytes as u64).max(1);
+            self.chunk_rows = slots.div_ceil(CHUNKS_MIN).clamp(1, most) as u32;
+        }
+        let count = (slots / u64::from(self.chunk_rows)) as usize;
+        while self.chunks.len() > count {
+            self.shrink();
+        }
+        while self.chunks.len() < count {
+            let Ok(chunk) = Buf::not_inherited(self.chunk_rows as usize * self.row_bytes) else {
+                break;
+            };
+            self.chunks.push(chunk);
+        }
+        self.grow();
+    }
+
+    /// Takes away the last chunk.
+    fn shrink(&mut self) {
+        self.chunks.pop();
+        let left = self.chunks.len() * self.chunk_rows as usize;
+        for slot in left..self.rows.len() {
+            if self.rows[slot] != NO_ROW {
+                self.index.remove(self.rows[slot]);
+            }
+        }
+        self.rows.truncate(left);
+        self.is_hot.truncate(left);
+        self.vacant.retain(|&slot| (slot as usize) < left);
+        self.policy.resize(left as u32);
+    }
+
+    /// Slots for the chunks that were added.
+    fn grow(&mut self) {
+        let (before, slots) = (
+            self.rows.len(),
+            self.chunks.len() * self.chunk_rows as usize,
+        );
+        self.rows.resize(slots, NO_ROW);
+        self.is_hot.resize(slots, false);
+        self.vacant.extend((before as u32..slots as u32).rev());
+        self.policy.resize(slots as u32);
+        self.index.resize(slots, &self.rows);
+    }
+
+    /// The bytes of a slot's row.
+    pub(crate) fn row(&self, slot: u32) -> &[u8] {
+        let (chunk, number) = (slot / self.chunk_rows, slot % self.chunk_rows);
+        &self.chunks[chunk as usize][number as usize * self.row_bytes..][..self.row_bytes]
+    }
+
+    fn row_mut(&mut self, slot: u32) -> &mut [u8] {
+        let (chunk, number) = (slot / self.chunk_rows, slot % self.chunk_rows);
+        &mut self.chunks[chunk as usize][number as usize * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// The slot of each row, [`NO_SLOT`] for one that is not here; the bytes of those found are on their way
+    /// to the processor's caches.
+    pub(crate) fn find_all(&self, rows: &[u64], slots: &mut Vec<u32>) {
+        slots.clear();
+        if self.rows.is_empty() {
+            return slots.resize(rows.len(), NO_SLOT);
+        }
+        for &row in &rows[..AHEAD.min(rows.len())] {
+            self.index.touch(row);
+        }
+        for (at, &row) in rows.iter().enumerate() {
+            if let Some(&later) = rows.get(at + AHEAD) {
+                self.index.touch(later);
+            }
+            let slot = self.index.find(row);
+            if slot != NO_SLOT {
+                fetch_bytes(self.row(slot));
+            }
+            slots.push(slot);
+        }
+    }
+
+    pub(crate) fn find(&self, row: u64) -> u32 {
+        match self.rows.is_empty() {
+            true => NO_SLOT,
+            false => self.index.find(row),
+        }
+    }
+
+    /// Notes what was used, by slots as they were found a moment ago; one that has another row by now
+    /// counts as used too.
+    pub(crate) fn used(&mut self, slots: &[u32]) {
+        for &slot in slots {
+            if self
+                .rows
+                .get(slot as usize)
+                .is_some_and(|row| *row != NO_ROW)
+            {
+                self.policy.used(slot);
+            }
+        }
+    }
+
+    /// Takes a row in, if there is room for it or one that is worth less.
+    pub(crate) fn insert(&mut self, row: u64, bytes: &[u8]) {
+        if self.rows.is_empty() || self.index.find(row) != NO_SLOT {
+            return;
+        }
+        let Some(slot) = self.vacant.pop().or_else(|| self.evict_for(row)) else {
+            return;
+        };
+        self.row_mut(slot).copy_from_slice(bytes);
+        self.rows[slot as usize] = row;
+        self.index.insert(row, slot);
+        self.policy.admitted(slot, row);
+    }
+
+    fn evict_for(&mut self, row: u64) -> Option<u32> {
+        let is_hot = &self.is_hot;
+        let slot = self
+            .policy
+            .evict_for(row, &mut |slot| !is_hot[slot as usize])?;
+        let before = std::mem::replace(&mut self.rows[slot as usize], NO_ROW);
+        self.index.remove(before);
+        Some(slot)
+    }
+
+    /// Rows that are here stay whatever comes.
+    pub(crate) fn keep(&mut self, row: u64) -> bool {
+        let slot = self.find(row);
+        if slot != NO_SLOT {
+            self.is_hot[slot as usize] = true;
+        }
+        slot != NO_SLOT
+    }
+
+    /// Forgets all rows.
+    pub(crate) fn clear(&mut self) {
+        let slots = self.rows.len() as u32;
+        self.policy.resize(0);
+        self.policy.resize(slots);
+        self.rows.fill(NO_ROW);
+        self.is_hot.fill(false);
+        self.vacant = (0..slots).rev().collect();
+        self.index.clear();
+    }
+
+    /// A row is going to be used at this time.
+    pub(crate) fn will_use(&mut self, row: u64, time: u64) {
+        let slot = self.find(row);
+        self.policy
+            .will_use(row, (slot != NO_SLOT).then_some(slot), time);
+    }
+
+    /// What was to be used at this time or before was used, or will not be.
+    pub(crate) fn passed(&mut self, time: u64) {
+        self.policy.passed(time);
+    }
+}
+
+/// Slots by row numbers: open addressing with linear probing, at most half full.
+#[derive(Default)]
+struct Index {
+    entries: Vec<Entry>,
+    shift: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    row: u64,
+    slot: u32,
+}
+
+const EMPTY: Entry = Entry {
+    row: NO_ROW,
+    slot: NO_SLOT,
+};
+
+impl Index {
+    /// Room for this many slots, with the rows that are in them.
+    fn resize(&mut self, slots: usize, rows: &[u64]) {
+        let len = (2 * slots).next_power_of_two().max(2);
+        if len == self.entries.len() {
+            return;
+        }
+        self.entries = vec![EMPTY; len];
+        self.shift = 64 - len.trailing_zeros();
+        for (slot, &row) in rows.iter().enumerate().filter(|(_, row)| **row != NO_ROW) {
+            self.insert(row, slot as u32);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.entries.fill(EMPTY);
+    }
+
+    /// Fibonacci hashing: the upper bits of a product with 2^64 over the golden ratio.
+    fn home(&self, row: u64) -> usize {
+        (row.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize
+    }
+
+    fn next(&self, at: usize) -> usize {
+        (at + 1) & (self.entries.len() - 1)
+    }
+
+    fn touch(&self, row: u64) {
+        fetch_from(&self.entries, self.home(row));
+    }
+
+    fn find(&self, row: u64) -> u32 {
+        let mut at = self.home(row);
+        loop {
+            let entry = self.entries[at];
+            if entry.row == row || entry.slot == NO_SLOT {
+                return entry.slot;
+            }
+            at = self.next(at);
+        }
+    }
+
+    fn insert(&mut self, row: u64, slot: u32) {
+        let mut at = self.home(row);
+        while self.entries[at].slot != NO_SLOT {
+            at = self.next(at);
+        }
+        self.entries[at] = Entry { row, slot };
+    }
+
+    /// Empties the place of a row, and moves up those behind it that would not be found any more.
+    fn remove(&mut self, row: u64) {
+        let mut hole = self.home(row);
+        while self.entries[hole].row != row {
+            if self.entries[hole].slot == NO_SLOT {
+                return;
+            }
+            hole = self.next(hole);
+        }
+        let mask = self.entries.len() - 1;
+        let mut at = self.next(hole);
+        while self.entries[at].slot != NO_SLOT {
+            let from_home = at.wrapping_sub(self.home(self.entries[at].row)) & mask;
+            let from_hole = at.wrapping_sub(hole) & mask;
+            if from_home >= from_hole {
+                self.entries[hole] = self.entries[at];
+                hole = at;
+            }
+            at = self.next(at);
+        }
+        self.entries[hole] = EMPTY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ROW: usize = 24;
+
+    fn bytes_of(row: u64) -> Vec<u8> {
+        (0..ROW as u64).map(|at| (row * 31 + at) as u8).collect()
+    }
+
+    fn cache(rows: u64, kind: PolicyKind) -> RowCache {
+        let mut cache = RowCache::new(ROW, kind);
+        cache.set_bytes(rows * RowCache::row_cost(ROW, kind), u64::MAX);
+        cache
+    }
+
+    fn check(cache: &RowCache) -> HashMap<u64, u32> {
+        let mut found = HashMap::new();
+        for (slot, &row) in cache
+            .rows
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| **row != NO_ROW)
+        {
+            assert_eq!(cache.find(row), slot as u32);
+            assert_eq!(cache.row(slot as u32), bytes_of(row));
+            assert!(found.insert(row, slot as u32).is_none());
+        }
+        assert_eq!(found.len(), cache.len() as usize);
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_is_found_where_it_was_put(
+            rows in proptest::collection::vec(0u64..200, 0..600),
+            sizes in proptest::collection::vec(0u64..90, 1..5),
+            kind in 0usize..2,
+        ) {
+            let mut cache = RowCache::new(ROW, PolicyKind::ALL[kind]);
+            let cost = RowCache::row_cost(ROW, PolicyKind::ALL[kind]);
+            let part = rows.len() / sizes.len() + 1;
+            for (rows, size) in rows.chunks(part).zip(sizes) {
+                cache.set_bytes(size * cost, 1000);
+                for &row in rows {
+                    cache.insert(row * 1_000_003, &bytes_of(row * 1_000_003));
+                    cache.used(&[cache.find(row * 1_000_003)]);
+                }
+                let found = check(&cache);
+                prop_assert!(found.len() as u64 <= size);
+            }
+        }
+    }
+
+    #[test]
+    fn hot_rows_stay() {
+        let mut cache = cache(64, PolicyKind::S3Fifo);
+        (0..10).for_each(|row| cache.insert(row, &bytes_of(row)));
+        assert!((0..10).all(|row| cache.keep(row)));
+        (10..10_000).for_each(|row| cache.insert(row, &bytes_of(row)));
+        assert!((0..10).all(|row| cache.find(row) != NO_SLOT));
+        check(&cache);
+        cache.clear();
+        assert_eq!(check(&cache).len(), 0);
+    }
+
+    #[test]
+    fn rows_that_are_known_to_come_outlast_others() {
+        let mut cache = cache(64, PolicyKind::Lru);
+        (0..8).for_each(|row| cache.insert(row, &bytes_of(row)));
+        (0..8).for_each(|row| cache.will_use(row, 5));
+        (100..1000).for_each(|row| cache.insert(row, &bytes_of(row)));
+        assert!((0..8).all(|row| cache.find(row) != NO_SLOT));
+        cache.passed(5);
+        (1000..2000).for_each(|row| cache.insert(row, &bytes_of(row)));
+        assert!((0..8).all(|row| cache.find(row) == NO_SLOT));
+    }
+
+    #[test]
+    fn many_rows_are_found_at_once() {
+        let mut cache = cache(100, PolicyKind::Lru);
+        (0..50).for_each(|row| cache.insert(3 * row, &bytes_of(3 * row)));
+        let rows: Vec<u64> = (0..200).collect();
+        let mut slots = Vec::new();
+        cache.find_all(&rows, &mut slots);
+        assert!(
+            rows.iter()
+                .zip(&slots)
+                .all(|(&row, &slot)| slot == cache.find(row))
+        );
+        assert_eq!(slots.iter().filter(|slot| **slot != NO_SLOT).count(), 50);
+        RowCache::new(ROW, PolicyKind::Lru).find_all(&rows, &mut slots);
+        assert!(slots.iter().all(|slot| *slot == NO_SLOT));
+    }
+}

@@ -1,0 +1,645 @@
+//! A table: rows of one length, and where each of them is.
+//!
+//! Rows are read where they are, in `.npy` and safetensors files, one or many that make one table, or in
+//! a [packed](crate::packed) table, whose pages have checksums. What a row needs to be read is a *unit*:
+//! the row itself, or its page.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outcore_core::file::read_head;
+use outcore_core::format::{Order, corrupt, safetensors, unsupported};
+use outcore_core::reader::FileReader;
+use outcore_core::{DType, Error, FormatError, Result, Session, StoredFile};
+use outcore_engine::{Extent, Reservation};
+use outcore_kernels::embedding::{RowEncoding, ScaleBias};
+use serde::Deserialize;
+
+use crate::packed::{self, Layout, PAGE_BYTES};
+
+/// Rows of one length on SSD. Clones are the same table; it may be used from any thread.
+#[derive(Clone)]
+pub struct Table {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    rows: u64,
+    dim: usize,
+    encoding: RowEncoding,
+    row_bytes: usize,
+    storage: Storage,
+}
+
+enum Storage {
+    InPlace(Vec<Shard>),
+    Packed(Packed),
+}
+
+/// Rows that follow each other in one file.
+struct Shard {
+    first_row: u64,
+    rows: u64,
+    file: Arc<StoredFile>,
+    /// Of its first row in the file's extent.
+    offset: u64,
+}
+
+struct Packed {
+    file: Arc<StoredFile>,
+    layout: Layout,
+    /// Where it is not the row's own number.
+    slot_of_row: Option<(Vec<u32>, Reservation)>,
+}
+
+/// What is read at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// Unique in its table: a row or a page.
+    pub(crate) key: u64,
+    /// Which of the table's files.
+    pub(crate) file: usize,
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+}
+
+/// How a table is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    /// Which tensor of safetensors files: a name, or names with `*` for any part. None is needed where a
+    /// file has one matrix.
+    pub tensor: Option<String>,
+    /// What bytes of a matrix of uint8 are, where its rows are quantized.
+    pub encoding: Option<RowEncoding>,
+}
+
+impl Table {
+    /// Opens files as one table, with the rows of the first, then those of the second, and so on; what a
+    /// folder or an index of safetensors names is in the order of the tensors' names, where numbers count as
+    /// such.
+    ///
+    /// # Errors
+    /// [`Error::Store`] for what is not there, [`Error::Format`] for what is no table, or damaged,
+    /// [`Error::Value`] where a tensor's name is missing or names none.
+    pub fn open(session: &Session, paths: &[PathBuf], opening: &Opening) -> Result<Table> {
+        let Some(first) = paths.first() else {
+            return Err(Error::value("a table of no files"));
+        };
+        let name = first.display().to_string();
+        if let [path] = paths
+            && !path.is_dir()
+            && !is_index(path)
+        {
+            let head = FileReader::open(session, path)?;
+            if packed::is_packed(&start_of(&head, PAGE_BYTES as u64)?) {
+                return Table::open_packed(session, path);
+            }
+        }
+        let mut parts = Vec::new();
+        for path in paths {
+            parts.extend(parts_at(session, path, opening)?);
+        }
+        Table::of_parts(session, name, parts, opening.encoding)
+    }
+
+    fn open_packed(session: &Session, path: &Path) -> Result<Table> {
+        let (object, file) = (path.display().to_string(), session.file(path, false)?);
+        let reader = FileReader::open(session, path)?;
+        let head = start_of(&reader, PAGE_BYTES as u64)?;
+        let layout = Layout::parse(&object, &head, reader.len())?;
+        let (offset, bytes) = layout.placement();
+        let slot_of_row = match bytes {
+            0 => None,
+            _ => {
+                let held = session
+                    .engine()
+                    .reserve(&format!("the placement of {object}"), bytes)?;
+                let mut stored = vec![0; bytes as usize];
+                reader.read(&[offset], stored.len(), &mut stored, || true)?;
+                let slots = packed::parse_placement(&object, offset, &stored, layout.header.rows)?;
+                Some((slots, held))
+            }
+        };
+        let inner = Inner {
+            name: object,
+            rows: layout.header.rows,
+            dim: layout.header.dim,
+            encoding: layout.encoding,
+            row_bytes: layout.row_bytes,
+            storage: Storage::Packed(Packed {
+                file,
+                layout,
+                slot_of_row,
+            }),
+        };
+        Ok(Table {
+            inner: Arc::new(inner),
+        })
+    }
+
+    fn of_parts(
+        session: &Session,
+        name: String,
+        parts: Vec<Part>,
+        encoding: Option<RowEncoding>,
+    ) -> Result<Table> {
+        let Some(first) = parts.first() else {
+            return Err(Error::value(format!("{name}: no matrix in it")));
+        };
+        let (dtype, cols) = (first.dtype, first.cols);
+        if let Some(other) = parts
+            .iter()
+            .find(|part| (part.dtype, part.cols) != (dtype, cols))
+        {
+            return Err(Error::shape(format!(
+                "{} has rows of {cols} x {dtype}, {} of {} x {}: they are no one table",
+                first.name, other.name, other.cols, other.dtype
+            )));
+        }
+        let (encoding, dim) = encoding_of(&name, dtype, cols, encoding)?;
+        let row_bytes = encoding.row_bytes(dim).expect("checked by encoding_of");
+        let (mut shards, mut rows) = (Vec::with_capacity(parts.len()), 0u64);
+        for part in parts {
+            let shard = Shard {
+                first_row: rows,
+                rows: part.rows,
+                file: session.file(&part.path, false)?,
+                offset: part.offset,
+            };
+            rows += part.rows;
+            shards.push(shard);
+        }
+        shards.retain(|shard| shard.rows > 0);
+        Ok(Table {
+            inner: Arc::new(Inner {
+                name,
+                rows,
+                dim,
+                encoding,
+                row_bytes,
+                storage: Storage::InPlace(shards),
+            }),
+        })
+    }
+
+    /// The path that it was opened by.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.inner.rows
+    }
+
+    /// Elements of a row.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.inner.dim
+    }
+
+    /// How its rows are stored.
+    #[must_use]
+    pub fn encoding(&self) -> RowEncoding {
+        self.inner.encoding
+    }
+
+    /// Bytes of a stored row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.inner.row_bytes
+    }
+
+    /// Bytes of all rows as they are stored.
+    #[must_use]
+    pub fn nbytes(&self) -> u64 {
+        self.rows().saturating_mul(self.row_bytes() as u64)
+    }
+
+    /// Whether its pages have checksums.
+    #[must_use]
+    pub fn is_packed(&self) -> bool {
+        matches!(self.inner.storage, Storage::Packed(_))
+    }
+
+    /// Its type of floating-point numbers, or float32 for quantized rows: that of what is looked up, unless
+    /// another one is asked for.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self.encoding() {
+            RowEncoding::F16 => DType::F16,
+            RowEncoding::BF16 => DType::BF16,
+            _ => DType::F32,
+        }
+    }
+
+    /// The unit that has a row, and where the row is in it.
+    pub(crate) fn unit_of(&self, row: u64) -> (Unit, usize) {
+        match &self.inner.storage {
+            Storage::InPlace(shards) => {
+                let file = match shards.len() {
+                    1 => 0,
+                    _ => shards.partition_point(|shard| shard.first_row <= row) - 1,
+                };
+                let shard = &shards[file];
+                let unit = Unit {
+                    key: row,
+                    file,
+                    offset: shard.offset + (row - shard.first_row) * self.row_bytes() as u64,
+                    len: self.row_bytes(),
+                };
+                (unit, 0)
+            }
+            Storage::Packed(packed) => {
+                let slot = match &packed.slot_of_row {
+                    Some((slots, _)) => u64::from(slots[row as usize]),
+                    None => row,
+                };
+                let (page, at) = packed.layout.find(slot);
+                let unit = Unit {
+                    key: page,
+                    file: 0,
+                    offset: packed.layout.page_offset(page),
+                    len: packed.layout.header.page_bytes,
+                };
+                (unit, at)
+            }
+        }
+    }
+
+    /// The bytes of one of its files.
+    pub(crate) fn extent(&self, file: usize) -> &Extent {
+        match &self.inner.storage {
+            Storage::InPlace(shards) => shards[file].file.extent(),
+            Storage::Packed(packed) => packed.file.extent(),
+        }
+    }
+
+    /// Compares a unit that was read with its checksum.
+    ///
+    /// # Errors
+    /// [`Error::Format`], naming the file and the place.
+    pub(crate) fn verify(&self, unit: &Unit, bytes: &[u8]) -> Result<()> {
+        match &self.inner.storage {
+            Storage::Packed(packed) if !packed::is_sound(bytes) => {
+                let reason = format!("the checksum of page {} does not match", unit.key);
+                Err(corrupt(packed.file.extent().name(), unit.offset as usize, reason).into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A matrix in a file.
+struct Part {
+    /// For messages and for the order of those of one index.
+    name: String,
+    path: PathBuf,
+    dtype: DType,
+    rows: u64,
+    cols: u64,
+    offset: u64,
+}
+
+fn start_of(reader: &FileReader, bytes: u64) -> Result<Vec<u8>> {
+    let mut head = vec![0; bytes.min(reader.len()) as usize];
+    reader.read(&[0], head.len(), &mut head, || true)?;
+    Ok(head)
+}
+
+fn is_index(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(".index.json")
+}
+
+/// The matrices that a path stands for.
+fn parts_at(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<Part>> {
+    let object = path.display().to_string();
+    if path.is_dir() {
+        return parts_in_folder(session, path, opening);
+    }
+    if is_index(path) {
+        return parts_of_index(session, path, opening);
+    }
+    match read_head(path, &object)? {
+        Some(dense) => {
+            let is_matrix =
+                dense.shape.len() == 2 && (dense.order == Order::Row || dense.cols == 1);
+            match is_matrix && dense.is_compact() {
+                true => Ok(vec![Part {
+                    name: object,
+                    path: path.to_owned(),
+                    dtype: dense.dtype,
+                    rows: dense.rows,
+                    cols: dense.cols,
+                    offset: dense.data_offset,
+                }]),
+                false => Err(unsupported(
+                    &object,
+                    format!(
+                        "a table is a matrix by rows, not of shape {:?}{}",
+                        dense.shape,
+                        if dense.order == Order::Column {
+                            " by columns"
+                        } else {
+                            ""
+                        }
+                    ),
+                )
+                .into()),
+            }
+        }
+        None => {
+            let tensors = tensors_of(session, path)?;
+            chosen(&object, path, tensors, opening)
+        }
+    }
+}
+
+fn parts_in_folder(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<Part>> {
+    let listed = std::fs::read_dir(path)
+        .map_err(|source| Error::of_io(path.display().to_string(), source))?;
+    let mut files: Vec<PathBuf> = listed
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    files.sort_by_key(|file| natural(&file.to_string_lossy()));
+    if let Some(index) = files.iter().find(|file| is_index(file)) {
+        return parts_of_index(session, index, opening);
+    }
+    let has_ending = |file: &&PathBuf| {
+        file.extension()
+            .is_some_and(|ending| ending == "safetensors" || ending == "npy")
+    };
+    let mut parts = Vec::new();
+    for file in files.iter().filter(has_ending) {
+        parts.extend(parts_at(session, file, opening)?);
+    }
+    match parts.is_empty() {
+        true => Err(unsupported(
+            &path.display().to_string(),
+            "a folder of a table has .npy or .safetensors files, or an index of the latter".into(),
+        )
+        .into()),
+        false => Ok(parts),
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: std::collections::BTreeMap<String, String>,
+}
+
+/// The tensors that an index names, in the order of their names.
+fn parts_of_index(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<Part>> {
+    let object = path.display().to_string();
+    let text = outcore_core::file::read_text(path, safetensors::HEADER_MOST)?;
+    let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| {
+        corrupt(
+            &object,
+            error.column(),
+            format!("the index of safetensors files: {error}"),
+        )
+    })?;
+    let mut names: Vec<(&String, &String)> = weight_map
+        .iter()
+        .filter(|(name, _)| {
+            opening
+                .tensor
+                .as_ref()
+                .is_none_or(|wanted| matches(wanted, name))
+        })
+        .collect();
+    names.sort_by_key(|(name, _)| natural(name));
+    if let Some(wanted) = opening.tensor.as_ref().filter(|_| names.is_empty()) {
+        return Err(Error::value(format!("{object} has no tensor '{wanted}'")));
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut parts = Vec::new();
+    for (name, file) in names {
+        let file = folder.join(file);
+        let exact = Opening {
+            tensor: Some(name.clone()),
+            ..opening.clone()
+        };
+        let is_wanted = opening.tensor.is_some();
+        let tensors = tensors_of(session, &file)?;
+        // Without a name, vectors and scalars are not meant.
+        let is_matrix = tensors
+            .iter()
+            .any(|tensor| tensor.name == *name && tensor.shape.len() == 2);
+        if is_wanted || is_matrix {
+            parts.extend(chosen(&file.display().to_string(), &file, tensors, &exact)?);
+        }
+    }
+    Ok(parts)
+}
+
+fn tensors_of(session: &Session, path: &Path) -> Result<Vec<safetensors::Tensor>> {
+    let object = path.display().to_string();
+    let reader = FileReader::open(session, path)?;
+    let head = start_of(&reader, 8)?;
+    let wrong = |reason: &str| Error::Format(corrupt(&object, 0, reason.to_owned()));
+    let len = head
+        .try_into()
+        .map(u64::from_le_bytes)
+        .map_err(|_| wrong("it is neither a .npy, a safetensors nor a packed file"))?;
+    if len > safetensors::HEADER_MOST || len > reader.len().saturating_sub(8) {
+        return Err(wrong(
+            "it is neither a .npy, a whole safetensors nor a packed file",
+        ));
+    }
+    let mut header = vec![0; len as usize];
+    reader.read(&[8], header.len(), &mut header, || true)?;
+    let tensors = safetensors::parse(&header, 8 + len)
+        .map_err(|reason| wrong(&format!("its header: {reason}")))?;
+    match tensors.iter().map(|tensor| tensor.end).max() {
+        Some(end) if end > reader.len() => Err(FormatError::Truncated {
+            object,
+            expected: end,
+            actual: reader.len(),
+        }
+        .into()),
+        _ => Ok(tensors),
+    }
+}
+
+/// The tensors of a file that are meant.
+fn chosen(
+    object: &str,
+    path: &Path,
+    tensors: Vec<safetensors::Tensor>,
+    opening: &Opening,
+) -> Result<Vec<Part>> {
+    let mut found: Vec<safetensors::Tensor> = match &opening.tensor {
+        Some(wanted) => tensors
+            .into_iter()
+            .filter(|tensor| matches(wanted, &tensor.name))
+            .collect(),
+        None => tensors
+            .into_iter()
+            .filter(|tensor| tensor.shape.len() == 2)
+            .collect(),
+    };
+    found.sort_by_key(|tensor| natural(&tensor.name));
+    match (&opening.tensor, found.as_slice()) {
+        (Some(wanted), []) => {
+            return Err(Error::value(format!("{object} has no tensor '{wanted}'")));
+        }
+        (None, []) => {
+            return Err(Error::value(format!(
+                "{object} has no tensor of two dimensions"
+            )));
+        }
+        (None, [_, _, ..]) => {
+            let names: Vec<&str> = found
+                .iter()
+                .take(8)
+                .map(|tensor| tensor.name.as_str())
+                .collect();
+            return Err(Error::value(format!(
+                "{object} has {} matrices; name the tensor of the table: {}{}",
+                found.len(),
+                names.join(", "),
+                if found.len() > 8 { ", ..." } else { "" }
+            )));
+        }
+        _ => {}
+    }
+    found
+        .into_iter()
+        .map(|tensor| part_of(object, path, &tensor))
+        .collect()
+}
+
+fn part_of(object: &str, path: &Path, tensor: &safetensors::Tensor) -> Result<Part> {
+    let name = format!("{object}, tensor {}", tensor.name);
+    let &[rows, cols] = tensor.shape.as_slice() else {
+        return Err(unsupported(
+            &name,
+            format!("a table is a matrix, not of shape {:?}", tensor.shape),
+        )
+        .into());
+    };
+    let dtype = safetensors::dtype(&tensor.dtype)
+        .ok_or_else(|| unsupported(&name, format!("elements of type {}", tensor.dtype)))?;
+    Ok(Part {
+        name,
+        path: path.to_owned(),
+        dtype,
+        rows,
+        cols,
+        offset: tensor.first,
+    })
+}
+
+/// How rows of a matrix are encoded, and their elements.
+fn encoding_of(
+    name: &str,
+    dtype: DType,
+    cols: u64,
+    wanted: Option<RowEncoding>,
+) -> Result<(RowEncoding, usize)> {
+    let refused = |reason: String| Err(unsupported(name, reason).into());
+    let cols = usize::try_from(cols).unwrap_or(usize::MAX);
+    let plain = match dtype {
+        DType::F32 => Some(RowEncoding::F32),
+        DType::F16 => Some(RowEncoding::F16),
+        DType::BF16 => Some(RowEncoding::BF16),
+        DType::F8E4M3FN => Some(RowEncoding::F8E4M3),
+        DType::F8E5M2 => Some(RowEncoding::F8E5M2),
+        _ => None,
+    };
+    let quantized =
+        |encoding: &RowEncoding| matches!(encoding, RowEncoding::I8(_) | RowEncoding::I4(_));
+    match (plain, wanted) {
+        (_, _) if cols == 0 => refused("rows without elements".into()),
+        (Some(plain), None) => Ok((plain, cols)),
+        (Some(plain), Some(wanted)) if plain == wanted => Ok((plain, cols)),
+        (None, Some(wanted)) if matches!(dtype, DType::U8 | DType::I8) && quantized(&wanted) => {
+            let beside = match wanted {
+                RowEncoding::I8(ScaleBias::LastF32) => 8,
+                _ => 4,
+            };
+            let dim = cols.saturating_sub(beside) * if matches!(wanted, RowEncoding::I4(_)) { 2 } else { 1 };
+            match wanted.row_bytes(dim) {
+                Some(bytes) if bytes == cols && dim > 0 => Ok((wanted, dim)),
+                _ => refused(format!("rows of {cols} bytes are no rows of {wanted}")),
+            }
+        }
+        (None, None) if matches!(dtype, DType::U8) => refused(
+            "elements of uint8; encoding= says how quantized rows are stored, and oc.convert makes others float32".into(),
+        ),
+        (_, Some(wanted)) => refused(format!("elements of {dtype} are no rows of {wanted}")),
+        (None, None) => refused(format!("a table has elements of 32, 16 or 8 bits, not of {dtype}; oc.convert makes them float32")),
+    }
+}
+
+/// Whether a name is one that a pattern with `*` stands for.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// A key by which names are in order with their numbers as numbers.
+fn natural(name: &str) -> Vec<(String, Option<u128>)> {
+    let mut key: Vec<(String, Option<u128>)> = vec![(String::new(), None)];
+    for c in name.chars() {
+        let (text, number) = key.last_mut().expect("begins with one");
+        match (c.to_digit(10), &number) {
+            (Some(digit), _) => {
+                let before = number.unwrap_or(0).saturating_mul(10);
+                *number = Some(before.saturating_add(u128::from(digit)));
+            }
+            (None, Some(_)) => key.push((c.to_string(), None)),
+            (None, None) => text.push(c),
+        }
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = ["shard.10", "shard.9", "shard", "shard.9.b", "a100"];
+        names.sort_by_key(|name| natural(name));
+        assert_eq!(names, ["a100", "shard", "shard.9", "shard.9.b", "shard.10"]);
+    }
+
+    #[test]
+    fn patterns_stand_for_names() {
+        for (pattern, name, expected) in [
+            ("a.weight", "a.weight", true),
+            ("a.weight", "a.weights", false),
+            ("*.weight", "a.b.weight", true),
+            ("shard_*_of_*", "shard_3_of_9", true),
+            ("shard_*_of_*", "shard_3", false),
+            ("*", "", true),
+            ("a*b", "ab", true),
+            ("a*b", "ba", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A part of a look-up: bags whose rows are read together.
+//!
+//! Rows that are not in memory are listed once each, and so are the units that have them. Bags that need
+//! one of them wait, with copies of their rows that are in memory: the cache may change meanwhile.
+
+use std::ops::Range;
+
+use hashbrown::HashMap;
+
+use crate::in_flight::UnitKey;
+use crate::table::{Table, Unit};
+
+/// Where a row of a bag that waits is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// At this byte of `kept`.
+    Kept(usize),
+    /// It is this row of `missing`.
+    Missing(u32),
+}
+
+/// A row to read.
+pub(crate) struct Missing {
+    pub(crate) table: u32,
+    pub(crate) row: u64,
+    /// Number of its unit.
+    pub(crate) unit: u32,
+    /// Where it is in the unit.
+    pub(crate) at: usize,
+}
+
+/// Rows of one bag: all that are left of it, or the next ones.
+pub(crate) struct Piece {
+    pub(crate) feature: usize,
+    pub(crate) bag: usize,
+    /// Of the feature's rows.
+    pub(crate) positions: Range<usize>,
+    /// Index of the first in `sources`.
+    pub(crate) first_source: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Window {
+    pub(crate) units: Vec<(UnitKey, Unit)>,
+    pub(crate) missing: Vec<Missing>,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) kept: Vec<u8>,
+    /// Slots that were used, by table.
+    pub(crate) used: Vec<(u32, Vec<u32>)>,
+    rows: HashMap<UnitKey, u32>,
+    unit_numbers: HashMap<UnitKey, u32>,
+}
+
+impl Window {
+    /// A row that is not in memory; its number among those.
+    pub(crate) fn miss(&mut self, number: u32, table: &Table, row: u64) -> u32 {
+        let next = self.missing.len() as u32;
+        let known = *self.rows.entry((number, row)).or_insert(next);
+        if known == next {
+            let (unit, at) = table.unit_of(row);
+            let key = (number, unit.key);
+            let next_unit = self.units.len() as u32;
+            let unit_number = match unit.key == row {
+                // A unit a row.
+                true if !table.is_packed() => next_unit,
+                _ => *self.unit_numbers.entry(key).or_insert(next_unit),
+            };
+            if unit_number == next_unit {
+                self.units.push((key, unit));
+            }
+            self.missing.push(Missing {
+                table: number,
+                row,
+                unit: unit_number,
+                at,
+            });
+        }
+        known
+    }
+
+    /// A copy of a row that is in memory now.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Source {
+        let at = self.kept.len();
+        self.kept.extend_from_slice(bytes);
+        Source::Kept(at)
+    }
+}

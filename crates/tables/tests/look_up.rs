@@ -1,0 +1,748 @@
+//! Look-ups against a plain model of them: all rows in memory, one bag after another.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use outcore_core::format::{npy, safetensors};
+use outcore_core::{DType, Error, Order, Session, Settings, WrapDevice};
+use outcore_device::{Device, Faults, Faulty};
+use outcore_tables::{
+    Bags, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, ScaleBias, Serving, Table,
+    TableSet, TableWriter, write_packed,
+};
+
+fn session(folder: &Path) -> Session {
+    session_with(folder, WrapDevice::default())
+}
+
+fn session_with(folder: &Path, wrap_device: WrapDevice) -> Session {
+    Session::new(Settings {
+        memory_bytes: Some(16 << 20),
+        scratch: Some(folder.join("scratch")),
+        allow_tmpfs_scratch: true,
+        threads: 2,
+        wrap_device,
+        ..Settings::default()
+    })
+    .unwrap()
+}
+
+fn element(row: u64, column: usize) -> f32 {
+    let mixed = (row * 1_000_003 + column as u64 * 7919).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 40) as f32 / 65536.0 - 128.0
+}
+
+fn row(number: u64, dim: usize) -> Vec<f32> {
+    (0..dim).map(|column| element(number, column)).collect()
+}
+
+/// A `.npy` file as NumPy writes it, with a short header.
+fn write_npy(path: &Path, rows: u64, dim: usize) {
+    let (_, header) = npy("test", DType::F32, &[rows, dim as u64], Order::Row).unwrap();
+    let mut bytes = header;
+    for number in 0..rows {
+        row(number, dim)
+            .iter()
+            .for_each(|x| bytes.extend(x.to_le_bytes()));
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn write_safetensors(path: &Path, name: &str, rows: std::ops::Range<u64>, dim: usize) {
+    let shape = [rows.end - rows.start, dim as u64];
+    let tensors = [
+        ("bias", DType::F32, &[3u64][..]),
+        (name, DType::F32, &shape[..]),
+    ];
+    let mut bytes = safetensors::header(&tensors).unwrap();
+    bytes.extend([0; 12]);
+    for number in rows {
+        row(number, dim)
+            .iter()
+            .for_each(|x| bytes.extend(x.to_le_bytes()));
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn open(session: &Session, path: &Path) -> Table {
+    Table::open(session, &[path.to_owned()], &Opening::default()).unwrap()
+}
+
+/// What is expected of a feature: each bag's rows in their order.
+fn model(
+    encoding: RowEncoding,
+    dim: usize,
+    bags: &[Vec<i64>],
+    weights: Option<&[f32]>,
+    mode: Pooling,
+) -> Vec<f32> {
+    let mut expected = Vec::new();
+    let mut position = 0;
+    for bag in bags {
+        let mut sum = vec![0f32; dim];
+        for (number, &id) in bag.iter().enumerate() {
+            let mut stored = vec![0; encoding.row_bytes(dim).unwrap()];
+            encoding.encode(&row(id as u64, dim), &mut stored);
+            let mut decoded = vec![0f32; dim];
+            encoding.decode(&stored, &mut decoded);
+            let weight = weights.map(|weights| weights[position]);
+            position += 1;
+            for (sum, x) in sum.iter_mut().zip(decoded) {
+                *sum = match (mode, weight) {
+                    (Pooling::Max, _) if number > 0 => sum.max(x),
+                    (Pooling::Max, _) => x,
+                    (_, Some(weight)) => weight.mul_add(x, *sum),
+                    (_, None) => *sum + x,
+                };
+            }
+        }
+        if mode == Pooling::Mean && !bag.is_empty() {
+            sum.iter_mut().for_each(|x| *x /= bag.len() as f32);
+        }
+        expected.extend(sum);
+    }
+    expected
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    /// Bags of skewed ids, some empty, some long.
+    fn bags(&mut self, count: usize, rows: u64) -> Vec<Vec<i64>> {
+        (0..count)
+            .map(|_| {
+                let len = match self.below(10) {
+                    0 => 0,
+                    1 => 300,
+                    _ => 1 + self.below(20),
+                };
+                (0..len)
+                    .map(|_| match self.below(2) {
+                        0 => self.below(rows.min(50)) as i64,
+                        _ => self.below(rows) as i64,
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+}
+
+fn flat(bags: &[Vec<i64>]) -> (Vec<i64>, Vec<i64>) {
+    let mut offsets = Vec::new();
+    let mut ids = Vec::new();
+    for bag in bags {
+        offsets.push(ids.len() as i64);
+        ids.extend(bag);
+    }
+    (ids, offsets)
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
+fn look_up(
+    set: &TableSet,
+    table: usize,
+    bags: &[Vec<i64>],
+    weights: Option<&[f32]>,
+    mode: Pooling,
+) -> Vec<f32> {
+    let (ids, offsets) = flat(bags);
+    let dim = set.table(table).dim();
+    let mut found = vec![f32::NAN; bags.len() * dim];
+    let feature = Feature {
+        table,
+        ids: Ids::I64(&ids),
+        bags: Bags::Offsets(Ids::I64(&offsets)),
+        mode,
+        weights,
+        padding: None,
+    };
+    let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
+    let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+    assert!(failed.is_empty(), "{failed:?}");
+    found
+}
+
+const ENCODINGS: [RowEncoding; 8] = [
+    RowEncoding::F32,
+    RowEncoding::F16,
+    RowEncoding::BF16,
+    RowEncoding::F8E4M3,
+    RowEncoding::F8E5M2,
+    RowEncoding::I8(ScaleBias::First),
+    RowEncoding::I8(ScaleBias::LastF32),
+    RowEncoding::I4(ScaleBias::Last),
+];
+
+#[test]
+fn packed_tables_of_every_encoding_give_the_bits_of_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    for (encoding, dim) in ENCODINGS.into_iter().zip([32, 7, 64, 100, 33, 32, 5, 1024]) {
+        let dim = if encoding.row_bytes(dim).is_some() {
+            dim
+        } else {
+            dim + 1
+        };
+        let path = folder.path().join("table");
+        write_packed(
+            &session,
+            &path,
+            700,
+            dim,
+            encoding,
+            (0..700).map(|number| row(number, dim)),
+        )
+        .unwrap();
+        let set = TableSet::new(&session, vec![open(&session, &path)], Serving::default()).unwrap();
+        let mut random = Random(dim as u64);
+        for mode in [Pooling::Sum, Pooling::Mean, Pooling::Max] {
+            for _ in 0..2 {
+                let bags = random.bags(40, 700);
+                let expected = model(encoding, dim, &bags, None, mode);
+                assert_eq!(
+                    bits(&look_up(&set, 0, &bags, None, mode)),
+                    bits(&expected),
+                    "{encoding} {mode:?}"
+                );
+            }
+        }
+        let bags = random.bags(40, 700);
+        let weights: Vec<f32> = (0..flat(&bags).0.len())
+            .map(|at| at as f32 / 7.0 - 3.0)
+            .collect();
+        let expected = model(encoding, dim, &bags, Some(&weights), Pooling::Sum);
+        let found = look_up(&set, 0, &bags, Some(&weights), Pooling::Sum);
+        assert_eq!(bits(&found), bits(&expected), "{encoding}");
+    }
+}
+
+#[test]
+fn any_cache_and_any_window_give_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let (rows, dim) = (20_000, 32);
+    let path = folder.path().join("table.npy");
+    write_npy(&path, rows, dim);
+    let bags = Random(1).bags(500, rows);
+    let expected = bits(&model(RowEncoding::F32, dim, &bags, None, Pooling::Sum));
+    for policy in PolicyKind::ALL {
+        for cache_bytes in [0, 20_000, 200_000, 6 << 20] {
+            let serving = Serving {
+                cache_bytes: Some(cache_bytes),
+                policy,
+                reading_bytes: Some(1 << 20),
+                readers: 2,
+            };
+            let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+            for _ in 0..3 {
+                assert_eq!(
+                    bits(&look_up(&set, 0, &bags, None, Pooling::Sum)),
+                    expected,
+                    "{policy} {cache_bytes}"
+                );
+            }
+            let known = set.statistics(0);
+            assert_eq!(known.looked_up, 3 * flat(&bags).0.len() as u64);
+            match cache_bytes {
+                0 => assert_eq!((known.hits, known.cache_rows), (0, 0)),
+                6_291_456 => {
+                    let (mut distinct, _) = flat(&bags);
+                    distinct.sort_unstable();
+                    distinct.dedup();
+                    assert_eq!(known.units_read, distinct.len() as u64);
+                    assert!(3 * known.hits >= 2 * known.looked_up);
+                }
+                _ => assert!(known.cached_rows <= known.cache_rows),
+            }
+        }
+    }
+}
+
+#[test]
+fn shards_are_one_table_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let dim = 24;
+    let paths: Vec<PathBuf> = [(0, 900), (900, 901), (901, 2000)]
+        .into_iter()
+        .enumerate()
+        .map(|(number, (first, end))| {
+            let path = folder
+                .path()
+                .join(format!("part-{}.safetensors", 9 + number));
+            write_safetensors(&path, &format!("shard.{number}"), first..end, dim);
+            path
+        })
+        .collect();
+    let index = folder.path().join("model.safetensors.index.json");
+    let opened = |paths: &[PathBuf], tensor: Option<&str>| {
+        let opening = Opening {
+            tensor: tensor.map(str::to_owned),
+            ..Opening::default()
+        };
+        Table::open(&session, paths, &opening)
+    };
+    let mut tables = vec![
+        opened(&paths, None).unwrap(),
+        opened(&[folder.path().to_owned()], None).unwrap(),
+        opened(&paths, Some("shard.*")).unwrap(),
+    ];
+    std::fs::write(
+        &index,
+        r#"{"weight_map": {"shard.1": "part-10.safetensors", "shard.0": "part-9.safetensors", "shard.2": "part-11.safetensors", "bias": "part-9.safetensors"}}"#,
+    )
+    .unwrap();
+    tables.push(opened(&[folder.path().to_owned()], None).unwrap());
+    tables.push(opened(&[index], Some("shard.*")).unwrap());
+    let bags = Random(2).bags(100, 2000);
+    let expected = bits(&model(RowEncoding::F32, dim, &bags, None, Pooling::Sum));
+    for table in tables {
+        assert_eq!(
+            (table.rows(), table.dim(), table.is_packed()),
+            (2000, dim, false)
+        );
+        let set = TableSet::new(&session, vec![table], Serving::default()).unwrap();
+        assert_eq!(bits(&look_up(&set, 0, &bags, None, Pooling::Sum)), expected);
+    }
+    let error = |found: outcore_core::Result<Table>| found.err().unwrap().to_string();
+    assert!(error(opened(&paths, Some("shard"))).contains("no tensor 'shard'"));
+    assert!(error(opened(&paths[..1], Some("bias"))).contains("not of shape [3]"));
+    let len = std::fs::metadata(&paths[2]).unwrap().len();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&paths[2])
+        .unwrap()
+        .set_len(len - 1)
+        .unwrap();
+    assert!(error(opened(&paths, None)).contains("part-11.safetensors: truncated"));
+}
+
+#[test]
+fn several_features_and_tables_in_one_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let tables: Vec<Table> = (0..40)
+        .map(|number| {
+            let path = folder.path().join(format!("{number}"));
+            let dim = 4 + number;
+            write_packed(
+                &session,
+                &path,
+                300,
+                dim,
+                RowEncoding::F32,
+                (0..300).map(|at| row(at, dim)),
+            )
+            .unwrap();
+            open(&session, &path)
+        })
+        .collect();
+    let set = TableSet::new(&session, tables, Serving::default()).unwrap();
+    let mut random = Random(3);
+    let asked: Vec<(usize, Vec<Vec<i64>>)> = (0..60)
+        .map(|number| (number * 7 % 40, random.bags(16, 300)))
+        .collect();
+    let flats: Vec<(Vec<i64>, Vec<i64>)> = asked.iter().map(|(_, bags)| flat(bags)).collect();
+    let pitch: usize = asked.iter().map(|(table, _)| 4 + table).sum();
+    // All results side by side: 16 rows of all features.
+    let mut concatenated = vec![0f32; 16 * pitch];
+    let mut starts = Vec::new();
+    let mut sum = 0;
+    for (table, _) in &asked {
+        starts.push(sum);
+        sum += 4 + table;
+    }
+    for (number, (table, bags)) in asked.iter().enumerate() {
+        let feature = Feature {
+            table: *table,
+            ids: Ids::I64(&flats[number].0),
+            bags: Bags::Offsets(Ids::I64(&flats[number].1)),
+            mode: Pooling::Mean,
+            weights: None,
+            padding: None,
+        };
+        let part = &mut concatenated[starts[number]..];
+        let out = Out::new(
+            bytemuck::cast_slice_mut(part),
+            DType::F32,
+            4 * pitch,
+            16,
+            4 + table,
+        )
+        .unwrap();
+        assert!(
+            set.look_up(&[feature], &mut [out], &mut || true)
+                .unwrap()
+                .is_empty()
+        );
+        let expected = model(RowEncoding::F32, 4 + table, bags, None, Pooling::Mean);
+        for bag in 0..16 {
+            let found = &concatenated[bag * pitch + starts[number]..][..4 + table];
+            assert_eq!(found, &expected[bag * (4 + table)..][..4 + table]);
+        }
+    }
+    let features: Vec<Feature<'_>> = asked
+        .iter()
+        .zip(&flats)
+        .map(|((table, _), (ids, offsets))| Feature {
+            table: *table,
+            ids: Ids::I64(ids),
+            bags: Bags::Offsets(Ids::I64(offsets)),
+            mode: Pooling::Mean,
+            weights: None,
+            padding: None,
+        })
+        .collect();
+    let mut results: Vec<Vec<f32>> = asked
+        .iter()
+        .map(|(table, _)| vec![0.0; 16 * (4 + table)])
+        .collect();
+    let mut outs: Vec<Out<'_>> = results
+        .iter_mut()
+        .zip(&asked)
+        .map(|(result, (table, _))| Out::of_f32(result, 16, 4 + table).unwrap())
+        .collect();
+    assert!(
+        set.look_up(&features, &mut outs, &mut || true)
+            .unwrap()
+            .is_empty()
+    );
+    for ((table, bags), result) in asked.iter().zip(&results) {
+        assert_eq!(
+            bits(result),
+            bits(&model(
+                RowEncoding::F32,
+                4 + table,
+                bags,
+                None,
+                Pooling::Mean
+            ))
+        );
+    }
+}
+
+#[test]
+fn many_threads_read_each_page_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let reads = AtomicU64::new(0);
+    let session = session(folder.path());
+    let path = folder.path().join("table");
+    let dim = 32;
+    write_packed(
+        &session,
+        &path,
+        60_000,
+        dim,
+        RowEncoding::F32,
+        (0..60_000).map(|at| row(at, dim)),
+    )
+    .unwrap();
+    let serving = Serving {
+        cache_bytes: Some(6 << 20),
+        readers: 3,
+        ..Serving::default()
+    };
+    let served = || TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+    let bags: Vec<Vec<i64>> = (0..400)
+        .map(|bag| (0..50).map(|at| (bag * 37 + at * 151) % 20_000).collect())
+        .collect();
+    let expected = bits(&model(RowEncoding::F32, dim, &bags, None, Pooling::Sum));
+    let alone = served();
+    look_up(&alone, 0, &bags, None, Pooling::Sum);
+    let of_one = alone.statistics(0).units_read;
+    drop(alone);
+    let set = served();
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    assert_eq!(bits(&look_up(&set, 0, &bags, None, Pooling::Sum)), expected);
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(reads.load(Ordering::Relaxed), 18);
+    let of_six = set.statistics(0).units_read;
+    assert!(
+        of_six < 2 * of_one,
+        "{of_six} units by six threads, {of_one} by one"
+    );
+}
+
+#[test]
+fn a_page_that_cannot_be_read_fails_the_bags_that_need_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table");
+    let dim = 32;
+    let good = session(folder.path());
+    write_packed(
+        &good,
+        &path,
+        5000,
+        dim,
+        RowEncoding::F32,
+        (0..5000).map(|at| row(at, dim)),
+    )
+    .unwrap();
+    // A flipped bit in page 7: rows 217 to 247.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[4096 * 8 + 100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let session = session(folder.path());
+    let table = open(&session, &path);
+    let set = TableSet::new(&session, vec![table], Serving::default()).unwrap();
+    let bags: Vec<Vec<i64>> = vec![
+        vec![1, 2],
+        vec![216, 217],
+        vec![],
+        vec![230, 4000],
+        vec![248, 4999],
+        vec![240; 3],
+    ];
+    let (ids, offsets) = flat(&bags);
+    for _ in 0..2 {
+        let mut found = vec![0f32; bags.len() * dim];
+        let feature = Feature {
+            table: 0,
+            ids: Ids::I64(&ids),
+            bags: Bags::Offsets(Ids::I64(&offsets)),
+            mode: Pooling::Sum,
+            weights: None,
+            padding: None,
+        };
+        let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
+        let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+        let mut which: Vec<usize> = failed.iter().map(|failure| failure.bag).collect();
+        which.sort_unstable();
+        assert_eq!(which, [1, 3, 5]);
+        let text = failed[0].error.to_string();
+        assert!(
+            text.contains("row 217 of")
+                && text.contains("checksum of page 7")
+                && text.contains("table"),
+            "{text}"
+        );
+        let expected = model(RowEncoding::F32, dim, &bags, None, Pooling::Sum);
+        for bag in [0, 2, 4] {
+            assert_eq!(found[bag * dim..][..dim], expected[bag * dim..][..dim]);
+        }
+        assert!(found[dim..2 * dim].iter().all(|x| x.is_nan()));
+    }
+}
+
+#[test]
+fn a_device_that_fails_at_any_read_is_told_by_row_and_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("table.npy");
+    let dim = 32;
+    write_npy(&path, 20_000, dim);
+    let bags: Vec<Vec<i64>> = (0..20).map(|bag| vec![bag * 997, bag * 31]).collect();
+    let expected = model(RowEncoding::F32, dim, &bags, None, Pooling::Sum);
+    let (ids, offsets) = flat(&bags);
+    let mut failures = 0;
+    for rate in [0.1, 0.5, 1.0] {
+        let wrap = WrapDevice::new(move |device: Arc<dyn Device>| -> Arc<dyn Device> {
+            Faulty::new(
+                device,
+                Faults {
+                    seed: 5,
+                    read_error: rate,
+                    ..Faults::default()
+                },
+            )
+        });
+        let good = session(folder.path());
+        let session = session_with(folder.path(), wrap);
+        let Ok(table) = Table::open(&session, &[path.clone()], &Opening::default()) else {
+            continue;
+        };
+        drop(good);
+        let set = TableSet::new(&session, vec![table], Serving::default()).unwrap();
+        let mut found = vec![0f32; bags.len() * dim];
+        let feature = Feature {
+            table: 0,
+            ids: Ids::I64(&ids),
+            bags: Bags::Offsets(Ids::I64(&offsets)),
+            mode: Pooling::Sum,
+            weights: None,
+            padding: None,
+        };
+        let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
+        let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+        for bag in 0..bags.len() {
+            match failed.iter().find(|failure| failure.bag == bag) {
+                Some(failure) => {
+                    let text = failure.error.to_string();
+                    assert!(
+                        text.contains("row ") && text.contains("table.npy"),
+                        "{text}"
+                    );
+                    failures += 1;
+                }
+                None => assert_eq!(found[bag * dim..][..dim], expected[bag * dim..][..dim]),
+            }
+        }
+    }
+    assert!(failures > 0);
+}
+
+#[test]
+fn rows_that_are_announced_are_there_and_leave_when_they_are_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table.npy");
+    let dim = 16;
+    write_npy(&path, 30_000, dim);
+    let serving = Serving {
+        cache_bytes: Some(300_000),
+        ..Serving::default()
+    };
+    let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+    let batch = |number: i64| -> Vec<Vec<i64>> {
+        (0..20)
+            .map(|bag| {
+                (0..30)
+                    .map(|at| (number * 6151 + bag * 331 + at * 97) % 30_000)
+                    .collect()
+            })
+            .collect()
+    };
+    let mut times = std::collections::VecDeque::new();
+    for number in 0..12 {
+        let (ids, offsets) = flat(&batch(number));
+        let feature = Feature {
+            table: 0,
+            ids: Ids::I64(&ids),
+            bags: Bags::Offsets(Ids::I64(&offsets)),
+            mode: Pooling::Sum,
+            weights: None,
+            padding: None,
+        };
+        times.push_back((number, set.prefetch(&[feature], &mut || true).unwrap()));
+        if times.len() < 2 {
+            continue;
+        }
+        let (earlier, time) = times.pop_front().unwrap();
+        let bags = batch(earlier);
+        let (ids, offsets) = flat(&bags);
+        let feature = Feature {
+            ids: Ids::I64(&ids),
+            bags: Bags::Offsets(Ids::I64(&offsets)),
+            ..feature
+        };
+        let mut found = vec![0f32; bags.len() * dim];
+        let before = set.statistics(0);
+        let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
+        assert!(
+            set.look_up_at(&[feature], &mut [out], Some(time), &mut || true)
+                .unwrap()
+                .is_empty()
+        );
+        let after = set.statistics(0);
+        assert_eq!(
+            bits(&found),
+            bits(&model(RowEncoding::F32, dim, &bags, None, Pooling::Sum))
+        );
+        assert_eq!(
+            after.hits - before.hits,
+            600,
+            "batch {earlier} was announced"
+        );
+        assert_eq!(after.units_read, before.units_read);
+    }
+}
+
+#[test]
+fn hot_rows_stay_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table.npy");
+    write_npy(&path, 30_000, 16);
+    let serving = Serving {
+        cache_bytes: Some(100_000),
+        ..Serving::default()
+    };
+    let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+    let hot: Vec<u64> = (0..100).map(|number| number * 211).collect();
+    assert_eq!(set.keep(0, &hot, &mut || true).unwrap(), 100);
+    let cold: Vec<Vec<i64>> = (0..3000).map(|bag| vec![bag * 7 + 1]).collect();
+    look_up(&set, 0, &cold, None, Pooling::Sum);
+    let before = set.statistics(0).units_read;
+    let bags: Vec<Vec<i64>> = hot.iter().map(|&row| vec![row as i64]).collect();
+    let found = look_up(&set, 0, &bags, None, Pooling::Sum);
+    assert_eq!(set.statistics(0).units_read, before);
+    assert_eq!(
+        bits(&found),
+        bits(&model(RowEncoding::F32, 16, &bags, None, Pooling::Sum))
+    );
+}
+
+#[test]
+fn rows_lie_where_the_placement_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table");
+    let (rows, dim) = (1000u64, 48);
+    let slots: Vec<u32> = (0..rows as u32).map(|row| row * 389 % 1000).collect();
+    let mut by_slot = vec![0u64; rows as usize];
+    slots
+        .iter()
+        .enumerate()
+        .for_each(|(row, &slot)| by_slot[slot as usize] = row as u64);
+    let mut writer =
+        TableWriter::create(&session, &path, rows, dim, RowEncoding::F16, Some(slots)).unwrap();
+    by_slot
+        .iter()
+        .for_each(|&number| writer.write(&row(number, dim)).unwrap());
+    writer.finish().unwrap();
+    let set = TableSet::new(&session, vec![open(&session, &path)], Serving::default()).unwrap();
+    let bags = Random(9).bags(100, rows);
+    assert_eq!(
+        bits(&look_up(&set, 0, &bags, None, Pooling::Sum)),
+        bits(&model(RowEncoding::F16, dim, &bags, None, Pooling::Sum))
+    );
+}
+
+#[test]
+fn memory_is_reserved_when_tables_are_served_and_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table.npy");
+    write_npy(&path, 1000, 16);
+    let free = session.memory_free();
+    let serving = Serving {
+        cache_bytes: Some(4 << 20),
+        reading_bytes: Some(2 << 20),
+        ..Serving::default()
+    };
+    let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+    assert_eq!(free - session.memory_free(), 6 << 20);
+    let too_much = Serving {
+        cache_bytes: Some(14 << 20),
+        ..serving
+    };
+    let refused = TableSet::new(&session, vec![open(&session, &path)], too_much);
+    assert!(matches!(refused.err(), Some(Error::OverBudget { .. })));
+    look_up(&set, 0, &Random(1).bags(200, 1000), None, Pooling::Sum);
+    drop(set);
+    for _ in 0..100 {
+        if session.memory_free() == free {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(session.memory_free(), free);
+}
