@@ -492,7 +492,7 @@ impl StreamReader {
 
     fn take_records(&mut self) -> Result<Option<Records>> {
         if let Some((records, at)) = self.current.take() {
-            // What is left, for a caller who took some of them one by one.
+            // What is left, where the caller took some of them one by one.
             let StreamBlock { memory, data, list } = records.block;
             let block = StreamBlock {
                 memory,

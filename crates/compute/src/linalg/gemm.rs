@@ -418,7 +418,7 @@ fn note(plan: &mut Plan, tiling: &Tiling) {
     }
 }
 
-/// A product of so few operations and bytes is done before anybody would want to interrupt it.
+/// A product of fewer operations and bytes ends too soon for an interrupt to matter.
 pub(super) const INLINE_FLOPS: u64 = 1 << 31;
 pub(super) const INLINE_BYTES: u64 = 64 << 20;
 

@@ -44,7 +44,7 @@ pub(crate) struct Problem<'a> {
     /// Bytes of memory, free or reserved: the order of sums follows from the cut.
     pub(crate) budget: u64,
     pub(crate) threads: u64,
-    /// Who multiplies.
+    /// The BLAS that multiplies blocks.
     pub(crate) blas: &'a Blas,
     pub(crate) a: Side,
     pub(crate) b: Side,
