@@ -1,4 +1,4 @@
-"""What plans read, write, hold and divide into tasks, as golden numbers: a change of how passes are made shows what it costs here."""
+"""What plans read, write, hold and divide into tasks, as golden numbers: a change of how passes are made shows its cost here."""
 
 import json
 from collections.abc import Callable
