@@ -907,7 +907,7 @@ impl Sparse {
     /// Tasks that put entries of tiles behind each other, line after line.
     fn decoded<T: Real>(&self, plan: &mut Plan, [offsets, indices, values]: [&mut Buf; 3]) {
         let (size, base) = (self.index_element().bytes() as usize, self.entries.start);
-        for piece in self.pieces(MemorySplit::new(&self.session).free() / 32, |_| 0) {
+        for piece in self.pieces(MemorySplit::new(&self.session).block_bytes(u64::MAX), |_| 0) {
             let (lines, entries) = (piece.lines(), piece.entries() as usize);
             let last = lines.end == self.lines();
             let mut offsets =

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use outcore_core::{Error, Job, PLAN_THREADS, Result, Session, Stage, with_real};
+use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, with_real};
 use outcore_device::Locked;
 use outcore_engine::{Extent, Plan, Region, Task};
 use outcore_kernels::Real;
@@ -92,12 +92,10 @@ struct Sizes {
 
 impl Sizes {
     /// `None` where memory has no room for what is to be known of scratch.
-    fn new(memory: u64, a: &Sparse) -> Option<Sizes> {
+    fn new(split: MemorySplit, a: &Sparse) -> Option<Sizes> {
         let value = if a.has_values() { a.dtype().bytes() } else { 0 };
         let index = SparseShape::index_for(a.lines()).bytes();
-        // Of every place a bucket needs an offset and a counter, of as many buckets as are on their
-        // way in or out.
-        let narrow = NARROW.min((memory / 512).next_power_of_two());
+        let narrow = NARROW.min(split.bucket_width());
         let is_narrow = a.width().div_ceil(narrow) <= BUCKETS_MOST / 2;
         let widest = if is_narrow {
             narrow
@@ -105,11 +103,10 @@ impl Sizes {
             a.width().div_ceil(BUCKETS_MOST / 2)
         };
         let record = value + if widest <= NARROW { 4 } else { 8 };
-        let held = memory / 5 * 3;
+        let held = split.sorted_bytes();
         let rounds = (a.nonzeros() * record).div_ceil((held / ROUNDS as u64).max(1));
         let keeps = rounds <= KEEPS_WITHIN;
-        // While a group goes out the next comes in.
-        let room = (if keeps { memory - held } else { memory }) * 3 / 5;
+        let room = split.hold(if keeps { held } else { 0 }).group_bytes();
         let groups = (a.nonzeros() * 2 * (value + 4 + value + index))
             .div_ceil(room.max(1))
             .max(1);
@@ -119,7 +116,8 @@ impl Sizes {
         } else {
             0
         };
-        let most = (memory / 4)
+        let most = split
+            .collected_bytes()
             .checked_div(described)
             .unwrap_or(u64::MAX)
             .min(BUCKETS_MOST / 2 / GROUP);
@@ -135,11 +133,12 @@ impl Sizes {
 
     /// # Errors
     /// [`Error::OverBudget`].
-    fn within(memory: u64, a: &Sparse, what: &str) -> Result<Sizes> {
-        Sizes::new(memory, a).ok_or_else(|| {
+    fn within(split: MemorySplit, a: &Sparse, what: &str) -> Result<Sizes> {
+        Sizes::new(split, a).ok_or_else(|| {
+            let memory = split.left();
             let needed = (1..32)
                 .map(|more| memory + memory / 4 * more)
-                .find(|&memory| Sizes::new(memory, a).is_some());
+                .find(|&memory| Sizes::new(MemorySplit::of(memory), a).is_some());
             let needed = needed.unwrap_or(u64::MAX);
             outcore_engine::Error::OverBudget {
                 what: what.to_owned(),
@@ -225,11 +224,10 @@ struct Transposition<T> {
 
 impl<T: Real> Transposition<T> {
     fn plan(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Sparse>> {
-        let (memory, what) = (session.memory_free(), format!("csrcsc {}", a.name()));
-        let sizes = Sizes::within(memory, a, &what)?;
-        // Sorted entries take three fifths; a piece on its way in a tenth, buckets on their way out
-        // the rest.
-        let share = memory / 10 / (PLAN_THREADS + 1);
+        let what = format!("csrcsc {}", a.name());
+        let split = MemorySplit::new(session).of_free();
+        let sizes = Sizes::within(split, a, &what)?;
+        let share = split.unsorted_piece_bytes();
         let pieces = a.pieces(share, |lines| if lines > NARROW { share } else { 0 });
         if pieces
             .iter()
@@ -273,8 +271,8 @@ impl<T: Real> Transposition<T> {
         }
         plan.bound(a.stored_bytes() + new.nbytes());
         let sample = sample_plan::<T>(&mut plan, a);
-        let (session, a, step) = (session.clone(), a.clone(), (memory / 64).max(SECTOR));
-        let planned = memory / 64 / PLANNED_BYTES;
+        let (session, a, step) = (session.clone(), a.clone(), split.step_bytes().max(SECTOR));
+        let planned = split.step_bytes() / PLANNED_BYTES;
         Job::driven(&session.clone(), vec![plan], move |stage, plans| {
             for plan in plans {
                 stage.run(plan, 0.02)?;

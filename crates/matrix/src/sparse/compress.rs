@@ -108,10 +108,10 @@ pub fn compress_within(
 
 /// What finds out how large tiles are, what it finds, and the pieces of each block.
 fn sizing<T: Real>(session: &Session, a: &Sparse) -> (Plan, Vec<Sized>, Vec<Vec<Piece>>) {
-    let free = MemorySplit::new(session).free();
-    let share = BLOCK_BYTES.min(free / 64);
+    let split = MemorySplit::new(session).of_free();
+    let share = BLOCK_BYTES.min(split.step_bytes());
     let blocks = whole_lines(&a.pieces(share, |lines| if lines > BAND { share } else { 0 }));
-    let most = free / 16;
+    let most = split.block_of_rows_bytes();
     let holds = blocks.iter().all(|block| {
         let lines = block[0].lines();
         lines.end - lines.start <= BAND
