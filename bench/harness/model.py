@@ -1,4 +1,4 @@
-"""What a case is: legs that take turns, the bound that holds for them, and who is compared with whom.
+"""What a case is: legs that take turns, the bound that holds for them, and what is compared with what.
 
 A leg is one fresh process, `python bench/leg.py FUNCTION SPEC RESULT`; its spec is plain JSON, so that the command kept with a
 result is all it takes to run the leg again. Paths are relative to the root of the repository, where every leg runs.

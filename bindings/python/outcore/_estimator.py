@@ -1,28 +1,45 @@
-"""The base of all estimators: session, checks of data in memory and on SSD, tags, plans, and pickling."""
+"""The base of all estimators: session, checks of data in memory and on SSD, the runs of a fit, tags, plans, and pickling."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
+from . import _native
 from ._array import Array, session_of, unmasked
 from ._plan import Plan, explain
 from ._session import Session
 from ._sparse import Sparse
+from ._trace import Trace
 from .errors import ArgumentError, ShapeError
 
 __all__ = ["Estimator"]
 
 
+class Run(Protocol):
+    """The result of a job of a fit. `keep` makes a model of the partial result of one that Ctrl-C ends."""
+
+    def __call__(self, job: _native.Job, label: str, keep: Callable[[Any], None] | None = None) -> Any: ...
+
+
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """A scikit-learn estimator with a budget (`memory`) and progress bars (`progress`), for matrices in memory and on SSD."""
+    """A scikit-learn estimator with a budget (`memory`) and progress bars (`progress`), for matrices in memory and on SSD.
+
+    Attributes
+    ----------
+    trace_ : Trace
+        How the runs of `fit` went, where it makes any; not kept when the estimator is pickled.
+    """
 
     memory: int | str | None
     progress: bool | None
     n_features_in_: int
+    trace_: Trace
 
     _TAKES_SPARSE: ClassVar[bool] = False
 
@@ -38,6 +55,43 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _session(self, *operands: Any) -> Session:
         """That of the first operand on SSD, with the estimator's budget."""
         return session_of(*operands, memory=self.memory)
+
+    @contextlib.contextmanager
+    def _fitting(self, X: Any) -> Iterator[tuple[Any, Session, Run]]:
+        """X as it is fitted, its session, and what carries out a job of the fit. All that runs inside has one trace, `trace_`.
+
+        After Ctrl-C or an error the estimator is what it was before; if the job that Ctrl-C ended has a partial result, what
+        `keep` makes of that, with nothing else learned.
+        """
+        before = dict(self.__dict__)
+        try:
+            X = self._checked(X, reset=True)
+            session = self._session(X)
+            shapes = {name: self.__dict__[name] for name in ("n_features_in_", "feature_names_in_") if name in self.__dict__}
+
+            def run(job: _native.Job, label: str, keep: Callable[[Any], None] | None = None) -> Any:
+                def partial(found: Any) -> None:
+                    nonlocal before
+                    self._restore({name: value for name, value in before.items() if not name.endswith("_")} | shapes)
+                    assert keep is not None, "only then is there a partial result"
+                    keep(found)
+                    before = dict(self.__dict__)
+
+                return session._run(job, label, self.progress, partial if keep else None)
+
+            self.__dict__.pop("trace_", None)
+            last = session._whole._trace
+            with session._as_one():
+                yield X, session, run
+            if session._whole._trace is not last:
+                self.trace_ = session._whole.last_trace()
+        except BaseException:
+            self._restore(before)
+            raise
+
+    def _restore(self, attributes: dict[str, Any]) -> None:
+        self.__dict__.clear()
+        self.__dict__.update(attributes)
 
     def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
         """X as float32 or float64, of `least` rows at least: with scikit-learn's checks in memory, with ours on SSD.

@@ -402,7 +402,7 @@ def default_session() -> Session:
 
 
 def session_like(settings: Settings) -> Session:
-    """The session of this process with such settings: the default one, if it has them, or one that all who ask for it share."""
+    """The session of this process with such settings: the default one, if it has them, or one shared by its other users."""
     with _default_lock:
         if _default is not None and _default._settings == settings and not _default._is_closed:
             return _default

@@ -24,7 +24,6 @@ from ._estimator import Estimator
 from ._session import Session, is_planning
 from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
-from ._trace import Trace
 from .errors import ArgumentError, NotFiniteError, ShapeError
 
 __all__ = ["KMeans"]
@@ -152,22 +151,19 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
             For NaN or infinity in an `Array`, with its row and column. ArgumentError for more clusters than rows;
             OverBudgetError, before anything is read, where there is no memory for 4 bytes a row.
         """
-        X = self._checked(X, reset=True)
-        runs = self._runs(X)
-        weights = _weights(sample_weight, X)
-        session = self._session(X)
-        random = check_random_state(0 if self.random_state is None else self.random_state)
-        best: dict[str, Any] | None = None
-        with session._as_one():
+        with self._fitting(X) as (X, session, run):
+            runs = self._runs(X)
+            weights = _weights(sample_weight, X)
+            random = check_random_state(0 if self.random_state is None else self.random_state)
+            best: dict[str, Any] | None = None
             for _ in range(runs):
                 start = self._start(X, weights, session, random)
                 job = self._job(X, start, weights, session)
-                found = session._run(job, "clustering", self.progress, lambda partial: self._keep(partial, computed(X)))
+                found = run(job, "clustering", lambda partial: self._keep(partial, computed(X)))
                 if best is None or found["inertia"] < best["inertia"]:
                     best = found
-        assert best is not None, "there is one run at least"
-        self._keep(best, computed(X))
-        self.trace_ = session.last_trace()
+            assert best is not None, "there is one run at least"
+            self._keep(best, computed(X))
         found_clusters = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
         if found_clusters < self.n_clusters:
             warnings.warn(
@@ -230,8 +226,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
     def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
         self.cluster_centers_ = found["centers"].reshape(-1, self.n_features_in_).astype(dtype)
         self.n_iter_ = found["rounds"]
-        for name in ("labels_", "inertia_", "compared_", "trace_"):
-            self.__dict__.pop(name, None)
         if not found["interrupted"]:
             self.labels_, self.inertia_, self.compared_ = found["labels"], found["inertia"], found["compared"]
 
@@ -292,7 +286,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
     n_iter_: int
     n_features_in_: int
     compared_: float
-    trace_: Trace
     fit_predict: Callable[..., npt.NDArray[np.int32]]
     fit_transform: Callable[..., Array | Floats]
 

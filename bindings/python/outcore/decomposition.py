@@ -16,7 +16,6 @@ from ._array import Array, Floats, native_operand, native_output, refuse_sparse,
 from ._dtypes import computed
 from ._estimator import Estimator
 from ._settings import PathLike
-from ._trace import Trace
 from .errors import ArgumentError, DTypeError, ShapeError
 
 __all__ = ["PCA"]
@@ -114,12 +113,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             For NaN or infinity in an `Array`, with its row and column. ArgumentError for more components than there are;
             OverBudgetError for more features than the budget has room for.
         """
-        X = self._checked(X, reset=True)
-        session = self._session(X)
-        count, variance = self._wanted(*X.shape)
-        job = _native.pca_fit(session._inner, native_operand(X, "X"), count, variance, self._seed())
-        self._keep(session._run(job, "finding components", self.progress), computed(X))
-        self.trace_ = session.last_trace()
+        with self._fitting(X) as (X, session, run):
+            count, variance = self._wanted(*X.shape)
+            job = _native.pca_fit(session._inner, native_operand(X, "X"), count, variance, self._seed())
+            self._keep(run(job, "finding components"), computed(X))
         return self
 
     def _seed(self) -> int:
@@ -274,7 +271,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     noise_variance_: float
     n_components_: int
     n_samples_: int
-    trace_: Trace
 
 
 def _floats(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -104,32 +104,32 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : ignored
         """
-        X = self._checked(X, reset=True)
-        samples, features = X.shape
-        reduces = True
-        if self.n_components == "auto":
-            count = int(johnson_lindenstrauss_min_dim(n_samples=samples, eps=self.eps))
-            if count > features:
-                warnings.warn(
-                    f"eps={self.eps} and n_samples={samples} need {count} components, more than the {features} features: "
-                    "they are kept as they are. Give n_components, or a larger eps, for fewer.",
-                    DataDimensionalityWarning,
-                    stacklevel=2,
-                )
-                reduces, count = False, features
-        elif isinstance(self.n_components, Integral) and not isinstance(self.n_components, bool) and self.n_components >= 1:
-            count = int(self.n_components)
-        else:
-            raise ArgumentError(f"n_components={self.n_components!r} must be a positive integer or 'auto'")
-        if self.density == "auto":
-            density = 1 / np.sqrt(features)
-        elif isinstance(self.density, Real) and 0 < float(self.density) <= 1:
-            density = float(self.density)
-        else:
-            raise ArgumentError(f"density={self.density!r} must be above 0 and at most 1, or 'auto'")
-        self.n_components_, self.density_ = count, density
-        drawn = _drawn(count, features, density, check_random_state(self.random_state)) if reduces else _identity(features)
-        self.components_ = drawn
+        with self._fitting(X) as (X, _, _):
+            samples, features = X.shape
+            reduces = True
+            if self.n_components == "auto":
+                count = int(johnson_lindenstrauss_min_dim(n_samples=samples, eps=self.eps))
+                if count > features:
+                    warnings.warn(
+                        f"eps={self.eps} and n_samples={samples} need {count} components, more than the {features} features: "
+                        "they are kept as they are. Give n_components, or a larger eps, for fewer.",
+                        DataDimensionalityWarning,
+                        stacklevel=2,
+                    )
+                    reduces, count = False, features
+            elif isinstance(self.n_components, Integral) and not isinstance(self.n_components, bool) and self.n_components >= 1:
+                count = int(self.n_components)
+            else:
+                raise ArgumentError(f"n_components={self.n_components!r} must be a positive integer or 'auto'")
+            if self.density == "auto":
+                density = 1 / np.sqrt(features)
+            elif isinstance(self.density, Real) and 0 < float(self.density) <= 1:
+                density = float(self.density)
+            else:
+                raise ArgumentError(f"density={self.density!r} must be above 0 and at most 1, or 'auto'")
+            self.n_components_, self.density_ = count, density
+            drawn = _drawn(count, features, density, check_random_state(self.random_state)) if reduces else _identity(features)
+            self.components_ = drawn
         return self
 
     @overload

@@ -10,7 +10,7 @@ import scipy.sparse
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from . import _native, linalg
+from . import _native
 from ._array import Array
 from ._estimator import Estimator
 from ._settings import PathLike, full_path
@@ -53,6 +53,8 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # ty
     idf_ : ndarray of shape (n_features_in_,), float64
         One everywhere without `use_idf`.
     n_features_in_ : int
+    trace_ : Trace
+        How the pass over the counts went, with `use_idf`; not kept when the estimator is pickled.
 
     Examples
     --------
@@ -85,17 +87,17 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # ty
             Counts of words, none negative.
         y : ignored
         """
-        X = self._checked(X, reset=True)
-        if self.norm not in ("l2", None):
-            raise ArgumentError(f"norm must be 'l2' or None, not {self.norm!r}")
-        samples, features = X.shape
-        if not self.use_idf:
-            self.idf_ = np.ones(features)
-            return self
-        found = linalg.column_statistics(X, memory=self.memory, progress=self.progress)
-        rows = found["nonzeros"].astype(np.float64) + bool(self.smooth_idf)
-        with np.errstate(divide="ignore"):
-            self.idf_ = np.log((samples + bool(self.smooth_idf)) / rows) + 1.0
+        with self._fitting(X) as (X, session, run):
+            if self.norm not in ("l2", None):
+                raise ArgumentError(f"norm must be 'l2' or None, not {self.norm!r}")
+            samples, features = X.shape
+            if not self.use_idf:
+                self.idf_ = np.ones(features)
+                return self
+            job = _native.sparse_column_statistics(session._inner, native_sparse(X, session, "X"))
+            rows = run(job, "column statistics")["nonzeros"].astype(np.float64) + bool(self.smooth_idf)
+            with np.errstate(divide="ignore"):
+                self.idf_ = np.log((samples + bool(self.smooth_idf)) / rows) + 1.0
         return self
 
     @overload

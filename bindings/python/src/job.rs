@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use outcore::device::Locked;
 use outcore::{Error, Explanation};
 use pyo3::prelude::*;
 
@@ -71,7 +72,7 @@ impl Job {
 
     /// Starts the job, once.
     fn start(&self, py: Python<'_>) -> PyResult<Running> {
-        let job = self.job.get()?.lock().expect("no panic while held").take();
+        let job = self.job.get()?.locked().take();
         let job = job.ok_or_else(|| to_python(Error::Closed))?;
         let running = py.detach(|| job.start()).map_err(to_python)?;
         Ok(Running(Owned::new(Mutex::new(Some(running)))))
@@ -86,7 +87,7 @@ pub(crate) struct Running(Owned<Slot>);
 
 impl Running {
     fn slot(&self) -> PyResult<MutexGuard<'_, Option<outcore::Running<Made>>>> {
-        Ok(self.0.get()?.lock().expect("no panic while held"))
+        Ok(self.0.get()?.locked())
     }
 }
 
@@ -96,25 +97,17 @@ impl Running {
     fn wait(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
         let timeout = Duration::from_secs_f64(timeout_s.clamp(0.0, 3600.0));
         let slot = self.0.get()?;
-        py.detach(
-            || match slot.lock().expect("no panic while held").as_mut() {
-                Some(running) => running.wait_timeout(timeout),
-                None => Err(Error::Closed),
-            },
-        )
+        py.detach(|| match slot.locked().as_mut() {
+            Some(running) => running.wait_timeout(timeout),
+            None => Err(Error::Closed),
+        })
         .map_err(to_python)
     }
 
     /// The result; waits for it.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let slot = self.0.get()?;
-        let done = py.detach(|| {
-            slot.lock()
-                .expect("no panic while held")
-                .take()
-                .ok_or(Error::Closed)?
-                .wait()
-        });
+        let done = py.detach(|| slot.locked().take().ok_or(Error::Closed)?.wait());
         done.map_err(to_python)?(py)
     }
 
@@ -122,7 +115,7 @@ impl Running {
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let slot = self.0.get()?;
         py.detach(|| {
-            if let Some(running) = slot.lock().expect("no panic while held").as_ref() {
+            if let Some(running) = slot.locked().as_ref() {
                 running.cancel();
             }
         });

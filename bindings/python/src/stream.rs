@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyArrayMethods};
+use outcore::device::Locked;
 use outcore::store::{Access, State};
 use outcore::streams::{Records, StreamBlock};
 use outcore::{Buf, Compression, Error, StreamInfo, StreamOptions};
@@ -280,7 +281,7 @@ pub(crate) fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuar
     match slot.try_lock() {
         Ok(guard) => guard,
         Err(_) => {
-            py.detach(|| drop(slot.lock().expect("no panic while held")));
+            py.detach(|| drop(slot.locked()));
             lock(py, slot)
         }
     }

@@ -1,6 +1,7 @@
 """Every estimator of the package keeps the conventions of scikit-learn, and refuses at once what it cannot take."""
 
 import importlib
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,48 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("something was read")
 
     monkeypatch.setattr(oc.Session, "_run", run)
+
+
+FITTED = [PCA(2), KMeans(2), SparseRandomProjection(2), TfidfTransformer()]
+
+
+def stored(path: Path, estimator: Any, features: int) -> Any:
+    """Counts of words for one, rows for the others."""
+    x = np.random.default_rng(features).integers(0, 3, (40, features)).astype("f")
+    return oc.from_scipy(path, sp.csr_matrix(x)) if isinstance(estimator, TfidfTransformer) else oc.from_numpy(path, x)
+
+
+@pytest.mark.parametrize("estimator", FITTED, ids=lambda estimator: type(estimator).__name__)
+def test_a_fit_that_ends_early_leaves_the_model_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, estimator: Any
+) -> None:
+    x, other = (stored(tmp_path / f"{features}.npy", estimator, features) for features in (8, 5))
+    estimator.fit(x)
+    before = dict(vars(estimator))
+    with monkeypatch.context() as patch:
+        # A projection is drawn without a run.
+        for name in ("outcore.Session._run", "outcore.random_projection._drawn"):
+            patch.setattr(name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(other)
+    assert vars(estimator) == before
+    assert estimator.transform(x).shape[0] == 40
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("estimator", FITTED, ids=lambda estimator: type(estimator).__name__)
+def test_the_trace_of_a_fit_is_of_all_its_runs(tmp_path: Path, estimator: Any) -> None:
+    x = stored(tmp_path / "x.npy", estimator, 8)
+    estimator.fit(x)
+    runs = not isinstance(estimator, SparseRandomProjection)
+    assert hasattr(estimator, "trace_") == runs
+    if runs:
+        assert estimator.trace_.actual["bytes_read"] > 0
+        assert estimator.trace_.to_dict() == x.session.last_trace().to_dict()
+    assert not hasattr(pickle.loads(pickle.dumps(estimator)), "trace_")
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "scipy"])

@@ -742,25 +742,6 @@ def test_what_has_changed_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / ".x.outcore-unfinished").exists()
 
 
-def test_ctrl_c_ends_an_import_and_an_export_soon(tmp_path: Path) -> None:
-    source = big(tmp_path / "source")
-    for call in ("oc.import_libsvm(target, source)", "oc.export_libsvm(oc.open(source + '.m'), target + '.svm')"):
-        if "export" in call:
-            oc.import_libsvm(f"{source}.m", source)
-        code = IMPORT + f"import time\nprint('ready', flush=True)\ntry:\n    while True: {call}\n"
-        code += "except KeyboardInterrupt:\n    print(time.monotonic())\n"
-        command = [sys.executable, "-c", code, str(source), str(tmp_path / "x"), "anew", str(tmp_path / "scratch")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.5)
-        asked = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        raised, _ = process.communicate(timeout=60)
-        assert process.returncode == 0
-        assert float(raised) - asked < 0.8
-
-
 limited = pytest.mark.skipif(not limit.best_way().enforced, reason="no memory limit on this system")
 
 

@@ -32,7 +32,7 @@ CPU_LIMIT_S = LIMIT_S * (os.cpu_count() or 1)
 """All threads computing for that time. In a crowd the clock measures the scheduler, the time on CPUs what was still computed."""
 
 SETUP = """
-import sys, time, outcore as oc, numpy as np
+import os, sys, time, outcore as oc, numpy as np
 from outcore.cluster import KMeans
 from outcore.data import pack
 from outcore.decomposition import PCA
@@ -51,8 +51,13 @@ CALLS = {
     "fill": "c = oc.open(folder + '/c.npy')\nwhile True: c[:] = 1",
     "from_numpy": "x = np.ones((4000, 4000), 'f')\nwhile True: oc.from_numpy(folder + '/old.npy', x)",
     "convert": "while True: oc.convert(a, dtype='float64')",
+    "take": "n = np.random.default_rng(0).integers(0, 3000, 10_000)\nwhile True: a.take(n)",
+    "append": "x = np.ones((8000, 3000), 'f')\nwhile True:\n    with oc.append(folder + '/grown.npy') as w: w.write(x)\n"
+    "    os.remove(folder + '/grown.npy')",
+    "histogram": "while True: a.histogram(100)",
     "statistics": "while True: oc.linalg.column_statistics(a)",
     "pca": "a = more('160MiB')\nwhile True: PCA(20).fit(a)",
+    "pca of integers": "b = more('160MiB', 'bytes.npy')\nwhile True: PCA(20).fit(b)",
     "pca of all components": "a = more('512MiB').slice(columns=(0, 2000))\nwhile True: PCA().fit(a)",
     "kmeans": "while True: KMeans(30, init=a[:30], tol=0, max_iter=1000).fit(a)",
     "kmeans, choosing": "while True: KMeans(20, init='k-means||').fit(a)",
@@ -60,6 +65,8 @@ CALLS = {
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
     "csrmm of many columns": "r, b = more('160MiB', 'repeated'), np.ones((2, 8_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",
     "csrcsc": "while True: oc.linalg.csrcsc(s)",
+    "import": "while True: oc.import_libsvm(folder + '/imported', folder + '/s.svm')",
+    "export": "while True: oc.export_libsvm(s, folder + '/exported.svm')",
     "open": "while True: oc.open(folder + '/lines')",
     "pack": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed', fields={'id': 'bytes'})",
     "pack of long samples": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed')",
@@ -91,7 +98,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(1)
     places = random.integers(0, 30_000, (30_000, 200), dtype=np.int32)
     x = sp.csr_array((np.ones(places.size, "f"), places.ravel(), np.arange(0, places.size + 1, 200)), shape=(30_000, 30_000))
-    session.from_scipy(folder / "s", x)
+    oc.export_libsvm(session.from_scipy(folder / "s", x), folder / "s.svm")
+    session.from_numpy(folder / "bytes.npy", random.integers(0, 256, (20_000, 2000), dtype=np.uint8))
     # Rows that meet the same few rows of an operand again and again; and lines without entries, in a file of holes.
     rows = np.repeat(np.arange(2, dtype=np.int32), 4096)
     stored(folder, "repeated", (2, 2), np.arange(3) * len(rows), np.tile(rows, 2))

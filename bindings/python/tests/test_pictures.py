@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = SIZE) -> Image.Image:
-    """Smooth, so that what a lossy file makes of it depends little on who decodes it."""
+    """Smooth, so that what a lossy file makes of it depends little on the decoder."""
     wide, high = size
     rows, columns = np.mgrid[:high, :wide]
     planes = [30 + 150 * columns / wide, 60 + 120 * rows / high, 200 - 90 * columns / wide, 90 + 80 * rows / high]

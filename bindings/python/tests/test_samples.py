@@ -440,7 +440,7 @@ def test_sorted_data_is_warned_of(path: Path) -> None:
 
 
 def of_buffer(labels: np.ndarray, size: int) -> list[np.ndarray]:
-    """Batches of one who draws from a buffer, which the next in line fill up."""
+    """Batches drawn from a buffer, which the next in line fill up."""
     random, buffer, drawn = np.random.default_rng(0), labels[:size].copy(), []
     for label, at in zip(labels[size:], random.integers(0, size, len(labels) - size), strict=True):
         drawn.append(buffer[at])

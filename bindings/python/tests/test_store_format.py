@@ -44,15 +44,15 @@ class Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         found = [self.superblock(number) for number in (0, 1)]
-        _, _, _, _, generation, blocks, first, count, _, _, epoch = max(filter(None, found), key=lambda one: one[4])
+        _, _, _, _, generation, blocks, first, count, _, _, log = max(filter(None, found), key=lambda one: one[4])
         assert blocks * BLOCK <= len(data)
-        assert epoch >> 32 == generation
+        assert log >> 32 == generation
         self.objects: dict[int, dict[str, Any]] = {}
         records, used = b"", 0
         for number in range(count):
             block = self.block(first + number)
-            total, length, last, its_epoch, its_number, its_first = struct.unpack_from("<IHHQQQ", block)
-            if (its_epoch, its_number, its_first) != (epoch, number, used) or crc(block[4:]) != total:
+            total, length, last, its_log, its_number, its_first = struct.unpack_from("<IHHQQQ", block)
+            if (its_log, its_number, its_first) != (log, number, used) or crc(block[4:]) != total:
                 break
             records += block[32 : 32 + length]
             if last:

@@ -22,8 +22,8 @@
 //!   of the distance to their centre (outliers in it) is read from X instead.
 //!
 //! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget
-//! and the shape alone: the bits do not depend on the number of threads, nor on who else has
-//! memory. Odd rounds go backwards, so that they begin with what is still in memory.
+//! and the shape alone: the bits do not depend on the number of threads, nor on memory that
+//! others have reserved. Odd rounds go backwards, so that they begin with what is still in memory.
 //!
 //! Cost: 2ndk flops a round at most; reads X once and then 9/16 (1/2) of it a round at most, or X
 //! each round if `max_iter` is below 3 or it fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d

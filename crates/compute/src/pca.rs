@@ -12,7 +12,7 @@
 //! - `operator.rs`, `stored.rs`: the covariance as that iteration sees it, in memory or in scratch.
 //!
 //! Rows and panels are cut by the budget alone, so that the bits do not depend on the number of
-//! threads, nor on who else has memory.
+//! threads, nor on memory that others have reserved.
 //!
 //! Cost: n d^2 flops, reads X once (or once a group), 4 to 8 d^2 bytes of memory or scratch.
 

@@ -34,7 +34,7 @@ pub enum Error {
         "{what} needs {needed} bytes of memory, but {available} of the budget of {budget} are free"
     )]
     OverBudget {
-        /// Who asked.
+        /// The operation that asked for it.
         what: String,
         /// Bytes that would be enough.
         needed: u64,
@@ -151,7 +151,7 @@ impl Error {
         }
     }
 
-    /// The same error once more, for those who come after the one that met it.
+    /// The same error once more, for later callers of what has failed.
     pub fn again(&self) -> Error {
         let copy_of = |source: &io::Error| match source.raw_os_error() {
             Some(number) => io::Error::from_raw_os_error(number),

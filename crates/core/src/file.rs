@@ -1,4 +1,4 @@
-//! One file as the engine sees it: its bytes, and who writes to them.
+//! One file as the engine sees it: its bytes, and its writers.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

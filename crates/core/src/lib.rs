@@ -3,7 +3,7 @@
 //! A [`Session`] has a budget, threads and a scratch folder. Everything that is computed in one is
 //! first a [`Job`]: planned, not yet begun, able to say what it will read, write and hold.
 //! [`MemorySplit`] is the one place where the budget of an operation is divided. A [`StoredFile`]
-//! is a file that the session has open, and who writes to it; [`mod@format`] says how the bytes of
+//! is a file that the session has open, and its writers; [`mod@format`] says how the bytes of
 //! one make a matrix. What is computed, and what matrices, samples and streams are, is not known
 //! here.
 

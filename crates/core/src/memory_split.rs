@@ -10,7 +10,7 @@ use crate::session::{PLAN_THREADS, Session};
 const LANES: u64 = 8;
 
 /// The division of a budget; see the module.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct MemorySplit {
     budget: u64,
     free: u64,
@@ -23,12 +23,35 @@ impl MemorySplit {
     /// All of the budget, and what of it is free now.
     pub fn new(session: &Session) -> MemorySplit {
         MemorySplit {
-            budget: session.memory_bytes(),
             free: session.memory_free(),
+            ..MemorySplit::of(session.memory_bytes())
+        }
+    }
+
+    /// As much memory, all of it free: to ask what other memory would do.
+    pub fn of(bytes: u64) -> MemorySplit {
+        MemorySplit {
+            budget: bytes,
+            free: bytes,
             held: 0,
             lanes: 0,
             state_bytes: 0,
         }
+    }
+
+    /// What is left of the memory that is free now, as if it were all: for what changes no sum.
+    pub fn of_free(&self) -> MemorySplit {
+        MemorySplit::of(self.free())
+    }
+
+    /// Half of what is left, where others may have the rest.
+    pub fn half(&self) -> MemorySplit {
+        MemorySplit::of(self.left() / 2)
+    }
+
+    /// A third of what is left, for what passes by where the rest is held in parts.
+    pub fn third(&self) -> MemorySplit {
+        MemorySplit::of(self.left() / 3)
     }
 
     /// Sets aside what is held all the time.
@@ -94,6 +117,12 @@ impl MemorySplit {
         bytes <= self.budget / 8
     }
 
+    /// Whether it leaves an eighth of the budget, and beside what passes by at the least a
+    /// sixteenth.
+    pub fn leaves_room_for(&self, bytes: u64, passing_bytes: impl FnOnce() -> u64) -> bool {
+        bytes <= self.budget / 8 * 7 && bytes + passing_bytes() <= self.budget / 16 * 15
+    }
+
     /// Whether what is held and the states leave a quarter of the budget to rows.
     pub fn has_room_for_rows(&self) -> bool {
         self.left() >= self.budget / 4
@@ -148,8 +177,121 @@ impl MemorySplit {
         self.free() / (3 * (PLAN_THREADS + 1))
     }
 
+    /// The same of rows that are read in one place and written in another.
+    pub fn copied_panel_bytes(&self) -> u64 {
+        self.moved_panel_bytes() / 2
+    }
+
+    /// Bytes that the blocks of a product of dense matrices take together, where a task holds
+    /// `scratch_bytes`: the engine keeps scratch for two tasks, or a twelfth, and a sixteenth for
+    /// shared sectors, and of the rest a sixth for blocks on their way.
+    pub fn product_bytes(&self, scratch_bytes: u64) -> u64 {
+        let kept = (2 * scratch_bytes).max(self.budget / 12) + self.budget / 16;
+        self.budget.saturating_sub(kept) * 5 / 6
+    }
+
+    /// Bytes of that sixth.
+    pub fn product_ahead_bytes(&self, scratch_bytes: u64) -> u64 {
+        self.product_bytes(scratch_bytes) / 5
+    }
+
+    /// Bytes of what is copied at once of rows that wait in memory while others pass by.
+    pub fn packed_bytes(&self) -> u64 {
+        self.budget / 32
+    }
+
+    /// Bytes of a band of an operand, where a product has room for neither side: two of them take a
+    /// third, the rows of the result a quarter, what passes by the rest.
+    pub fn band_bytes(&self) -> u64 {
+        self.budget / 6
+    }
+
+    /// Bytes of those rows of the result.
+    pub fn beside_bands_bytes(&self) -> u64 {
+        self.budget / 4
+    }
+
+    /// Bytes of what an operation learns of data that pass by, or sorts of it at once.
+    pub fn collected_bytes(&self) -> u64 {
+        self.budget / 4
+    }
+
+    /// Bytes of a step of what is written as it comes in, or of the plan of such steps.
+    pub fn step_bytes(&self) -> u64 {
+        self.budget / 64
+    }
+
+    /// Bytes of entries that a sort by way of scratch holds, sorted or being sorted.
+    pub fn sorted_bytes(&self) -> u64 {
+        self.budget / 5 * 3
+    }
+
+    /// Bytes of a piece that such a sort reads, of which every thread works on one: a tenth in all.
+    pub fn unsorted_piece_bytes(&self) -> u64 {
+        self.budget / 10 / (PLAN_THREADS + 1)
+    }
+
+    /// Bytes of the groups that such a sort puts together: while one goes out the next comes in.
+    pub fn group_bytes(&self) -> u64 {
+        self.left() * 3 / 5
+    }
+
+    /// How many values a bucket of such a sort tells apart: of each it has an offset and a counter,
+    /// as have the other buckets on their way in or out.
+    pub fn bucket_width(&self) -> u64 {
+        (self.budget / 512).next_power_of_two()
+    }
+
     /// Bytes of a block of what is moved in order, one of some thirty: a page at least, and `most`.
     pub fn block_bytes(&self, most: u64) -> u64 {
         (self.free() / 32).clamp(4096, most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_together_fits_the_budget() {
+        for budget in [4096, 1 << 20, (3 << 20) + 1, 1 << 40] {
+            let split = MemorySplit::of(budget);
+            let lanes = split.hold(budget / 10).states(budget / 100);
+            let panels = |bytes: u64| 4 * (PLAN_THREADS + 1) * bytes;
+            let sorted = split.hold(split.sorted_bytes());
+            let together = [
+                budget / 10 + lanes.lanes() * (budget / 100) + panels(lanes.panel_bytes()),
+                2 * split.band_bytes() + split.beside_bands_bytes() + split.third().left(),
+                split.sorted_bytes() + (PLAN_THREADS + 1) * split.unsorted_piece_bytes(),
+                split.sorted_bytes() + sorted.group_bytes() + 2 * split.step_bytes(),
+                split.product_bytes(budget / 100) + split.product_ahead_bytes(budget / 100),
+            ];
+            assert!(
+                together.iter().all(|&bytes| bytes <= budget),
+                "{together:?} of {budget}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_others_have_leaves_sums_as_they_are() {
+        let whole = MemorySplit::of(1 << 30);
+        let part = MemorySplit {
+            free: 1 << 20,
+            ..whole
+        };
+        let cuts = |split: MemorySplit| {
+            let states = split.states(1 << 20);
+            [
+                states.lanes(),
+                states.panel_bytes(),
+                split.mapped_panel_bytes(),
+                split.band_bytes(),
+                split.half().left(),
+                split.product_bytes(1 << 20),
+            ]
+        };
+        assert_eq!(cuts(part), cuts(whole));
+        assert_eq!(part.of_free().left(), 1 << 20);
     }
 }

@@ -37,7 +37,7 @@ pub struct Settings {
     pub threads: usize,
     /// How bytes reach devices.
     pub driver: Choice,
-    /// Who multiplies.
+    /// The BLAS that multiplies blocks.
     pub blas: Blas,
     /// What stands between the library and its devices; for tests with faults.
     pub wrap_device: WrapDevice,
@@ -209,7 +209,7 @@ impl Session {
     }
 
     /// Budget, bytes. It alone decides how what is added up is cut, so that the bits of a result do
-    /// not depend on who else has memory.
+    /// not depend on memory that others have reserved.
     pub fn memory_bytes(&self) -> u64 {
         self.engine.budget().total()
     }
@@ -225,7 +225,7 @@ impl Session {
         self.engine.threads()
     }
 
-    /// Who multiplies.
+    /// The BLAS that multiplies blocks.
     pub fn blas(&self) -> &Blas {
         &self.inner.blas
     }
@@ -305,7 +305,7 @@ impl Session {
         Ok(file)
     }
 
-    /// Gives a new file its name; who opens it finds this one.
+    /// Gives a new file its name: opened from now on, it is this one.
     pub fn commit(&self, file: &Arc<StoredFile>) -> Result<()> {
         file.commit()?;
         if let Some(identity) = file.identity() {

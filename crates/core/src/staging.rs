@@ -2,9 +2,9 @@
 //! to be. Objects of a formatted store do not grow; what is to be there grows in scratch, and is
 //! copied when it is whole.
 //!
-//! How far it is, for those who go on after a crash or an error, is told by `checkpoint.json`:
-//! replaced by rename after everything that it counts is durable, gone before anything that it
-//! counts is written over, and otherwise gone when the new object is certain.
+//! How far it is, for a process that goes on after a crash or an error, is told by
+//! `checkpoint.json`: replaced by rename after everything that it counts is durable, gone before
+//! anything that it counts is written over, and otherwise gone when the new object is certain.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -33,6 +33,7 @@
 //! `unsafe` is in three files: `memory.rs` (pieces of memory), `uring.rs` (memory that the kernel
 //! uses) and `linux.rs` (system calls that no safe crate offers).
 
+mod choice;
 mod device;
 mod driver;
 mod error;
@@ -51,8 +52,9 @@ mod transfer;
 #[cfg(target_os = "linux")]
 mod uring;
 
+pub use choice::{Choice, driver, driver_with};
 pub use device::{Blocking, Device, Limits, Route};
-pub use driver::{Choice, Driver, DriverInfo, Options, Waker, driver, driver_with};
+pub use driver::{Driver, DriverInfo, Options, Waker};
 pub use error::{DeviceError, OpKind};
 pub use faulty::{Event, Fault, Faults, Faulty};
 pub use file::{FileDevice, Mode, open_file};

@@ -1,5 +1,5 @@
-//! A descriptor that is readable while something can be had: for callers who wait for many things at
-//! once, by poll or an event loop. Made for those who ask only.
+//! A descriptor that is readable while something can be had: for callers that wait for many things
+//! at once, by poll or an event loop. Made on first request.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

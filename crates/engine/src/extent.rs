@@ -14,7 +14,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// Changes that are kept one by one. An engine that has missed more forgets all that it remembers.
 const CHANGES_MAX: usize = 1024;
 
-/// Who has written: an engine, by way of an extent.
+/// The writer of a change: an engine, by way of an extent.
 pub(crate) type Author = (u64, u64);
 
 /// Which bytes of a file were written of late, and by whom. Extents of one file share it, so that
@@ -115,7 +115,7 @@ impl Extent {
         self.0.changes.count()
     }
 
-    /// Tells all who remember these bytes that an engine has written them.
+    /// Tells every engine that remembers these bytes that an engine has written them.
     pub(crate) fn has_written(&self, engine: u64, bytes: Range<u64>) {
         let base = self.0.base;
         let bytes = base + bytes.start..base + bytes.end;

@@ -202,10 +202,10 @@ struct Users {
     writers: usize,
 }
 
-/// Who reads and who writes.
+/// The readers and writers of all extents.
 #[derive(Default)]
 pub(crate) struct ExtentLocks {
-    /// Whose writes these are.
+    /// The engine that writes.
     engine: u64,
     users: HashMap<u64, Users>,
     held: HashMap<u64, Arc<Wanted>>,

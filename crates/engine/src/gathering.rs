@@ -91,7 +91,7 @@ fn end(inbox: &Inbox, result: Result<()>) {
     inbox.notify();
 }
 
-/// Who is told.
+/// Where results go.
 pub(crate) enum Sink {
     /// Told once, of the whole batch. Emptied then, so that the result does not outlive a dropped
     /// ticket.

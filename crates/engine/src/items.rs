@@ -2,8 +2,9 @@
 //!
 //! Slots of like size lie in chunks, so that memory goes back to the budget a chunk at a time and
 //! is counted to the byte. Each size follows S3-FIFO (Yang et al., SOSP 2023): a newcomer enters a
-//! small queue and is dropped from its end unless it was wanted again; who was, or who returns soon
-//! after it was dropped, enters the main queue. One scan therefore displaces a tenth at most.
+//! small queue and is dropped from its end unless it was wanted again; an item that was, or that
+//! returns soon after it was dropped, enters the main queue. One scan therefore displaces a tenth
+//! at most.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 

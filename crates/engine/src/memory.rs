@@ -103,13 +103,13 @@ impl Memory {
         self.written.now()
     }
 
-    /// Something is written from now on, by who has locked it.
+    /// Something is written from now on, by the holder of its lock.
     pub(crate) fn begins_to_write(&mut self) {
         self.written.begin();
     }
 
-    /// What is known of these bytes is forgotten: they are written from now on, by who has locked
-    /// them and has [begun](Memory::begins_to_write).
+    /// What is known of these bytes is forgotten: they are written from now on, by the holder
+    /// of their lock, which has [begun](Memory::begins_to_write).
     pub(crate) fn writes(&mut self, extent: &Extent, all: impl Iterator<Item = Range<u64>>) {
         let mut all: Vec<Range<u64>> = all.collect();
         all.sort_unstable_by_key(|bytes| bytes.start);
@@ -358,7 +358,7 @@ impl Memory {
         account.reservation.budget().has_runs()
     }
 
-    /// Releases a frame to the caller, who owns it from now on.
+    /// Releases a frame to the caller, which owns it from now on.
     pub(crate) fn release(&mut self, account: &mut Account, frame: &[u8]) {
         self.frames.leaves(frame);
         self.uncharge(account, frame.len());

@@ -170,7 +170,7 @@ impl ReadStream {
         self.pool.between.fd()
     }
 
-    /// For a caller who makes several things of a block: while it has one of them left, the stream
+    /// For a caller that makes several things of a block: while it has one of them left, the stream
     /// counts as ready for [`ready_within`](ReadStream::ready_within) and [`fd`](ReadStream::fd).
     pub fn has_rest(&self, has_rest: bool) {
         self.pool.between.lock().has_rest = has_rest;

@@ -59,7 +59,7 @@ pub enum Supply {
     Reserved,
     /// The budget, which reserves this many, at least 1; the others may be reclaimed.
     Elastic(usize),
-    /// The caller, who supplies as many as blocks are to be in memory at once: each as long as a
+    /// The caller, which supplies as many as blocks are to be in memory at once: each as long as a
     /// block, at an address that is a multiple of the device's block. The budget is charged for
     /// them. They are dropped when the stream ends.
     Given(Vec<Buf>),
@@ -195,7 +195,7 @@ pub(crate) struct Between<T: Awaited> {
     event: OnceLock<Option<Event>>,
 }
 
-/// The state, locked. The descriptor follows it whoever changes it.
+/// The state, locked. Each change of it through this guard updates the descriptor.
 pub(crate) struct Guard<'a, T: Awaited> {
     state: MutexGuard<'a, T>,
     event: &'a OnceLock<Option<Event>>,

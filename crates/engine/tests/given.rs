@@ -718,7 +718,7 @@ fn a_cancelled_run_gives_memory_back_when_nothing_uses_it() {
         contents(&device)[700..5700].iter().any(|&byte| byte != 1),
         "it is not stored"
     );
-    // While reads to it and to bounce buffers are in flight, by a caller who has left.
+    // While reads to it and to bounce buffers are in flight, for a caller that has left.
     let slow = Faults {
         latency: Some(Duration::from_millis(50)..Duration::from_millis(51)),
         ..Faults::default()

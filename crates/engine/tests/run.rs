@@ -273,7 +273,7 @@ fn a_ticket_tells_how_far_its_run_is_and_when_it_ends() {
     while !over.poll() {
         std::thread::yield_now();
     }
-    assert!(readable(&over, 0), "also for who asks afterwards");
+    assert!(readable(&over, 0), "also when it is asked for afterwards");
     assert_eq!(ticket.progress().fraction, 1.0);
     ticket.wait().unwrap();
 }

@@ -145,9 +145,9 @@ struct Rows {
 impl Export {
     fn run(&self, stage: &mut Stage, path: &Path, columns: bool) -> Result<()> {
         let object = path.display().to_string();
-        let memory = MemorySplit::new(&self.session).free();
+        let memory = MemorySplit::new(&self.session).of_free();
         // An entry is there as it is stored, as row and column, and as text.
-        let entries = (memory / 4 / 96).clamp(1 << 8, 1 << 18);
+        let entries = (memory.collected_bytes() / 96).clamp(1 << 8, 1 << 18);
         let pieces = self.row_pieces(entries);
         let most = pieces
             .iter()

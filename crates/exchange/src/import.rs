@@ -286,21 +286,24 @@ impl Shares {
     }
 
     fn of(session: &Session) -> Shares {
-        let memory = MemorySplit::new(session).free();
-        // Six streams at most are written and one is read: 3/64 each; a third is for chunks, a
-        // fourth to sort entries in.
-        let block = (memory / 64).next_power_of_two().clamp(64 << 10, 2 << 20) / 2;
+        let memory = MemorySplit::new(session).of_free();
+        // Six streams at most are written and one is read, three steps each; chunks take a third.
+        let block = memory
+            .step_bytes()
+            .next_power_of_two()
+            .clamp(64 << 10, 2 << 20)
+            / 2;
         let block = (block as usize).max(32 << 10);
         Shares {
             stream: StreamOptions {
                 block_bytes: block,
                 ahead: 3,
             },
-            lanes: Lanes::new(session.threads(), (memory / 3).min(1 << 30)),
-            longest_line: usize::try_from(memory / 16)
+            lanes: Lanes::new(session.threads(), memory.third().left().min(1 << 30)),
+            longest_line: usize::try_from(memory.block_of_rows_bytes())
                 .unwrap_or(usize::MAX)
                 .min(1 << 30),
-            sort: memory / 4,
+            sort: memory.collected_bytes(),
         }
     }
 }

@@ -56,17 +56,17 @@ impl Index for i64 {
     }
 }
 
-/// The entries of one line: their places and values; no values if all are one.
+/// The entries of one line: their minor indices and values; no values if all are one.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a, I, T> {
     indices: &'a [I],
     values: &'a [T],
-    /// The place that indices count from.
+    /// The minor index that indices count from.
     base: usize,
 }
 
 impl<I: Index, T: Real> Entries<'_, I, T> {
-    /// Calls `f` with place and value of each entry.
+    /// Calls `f` with minor index and value of each entry.
     #[inline(always)]
     pub fn each(self, mut f: impl FnMut(usize, T)) {
         // Plain loops: the body of a closure would be compiled for the baseline processor.
@@ -81,7 +81,7 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         }
     }
 
-    /// Calls `f` with the entries in a window, with places counted from its first.
+    /// Calls `f` with the entries in a window, with minor indices counted from its first.
     #[inline(always)]
     fn each_in(self, window: Window, mut f: impl FnMut(usize, T)) {
         match window.is_all {
@@ -98,7 +98,7 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         }
     }
 
-    /// As above; if requested, `ahead` is called with the places of later entries.
+    /// As above; if requested, `ahead` is called with the minor indices of later entries.
     #[inline(always)]
     fn each_ahead(
         self,
@@ -135,7 +135,7 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
     }
 }
 
-/// The range of places that an operand in memory covers.
+/// The range of minor indices that an operand in memory covers.
 #[derive(Clone, Copy)]
 struct Window {
     first: usize,
@@ -152,7 +152,7 @@ impl Window {
         })
     }
 
-    /// The place counted from the first, if it is inside.
+    /// The minor index counted from the first, if it is inside.
     #[inline(always)]
     fn place(self, k: usize) -> Option<usize> {
         let place = k.wrapping_sub(self.first);
@@ -162,7 +162,7 @@ impl Window {
 
 /// Lines of a sparse matrix in memory, checked when they are made: no entry is outside.
 pub trait Lines<T: Real>: Copy {
-    /// The type of the places in a line.
+    /// The type of the minor indices in a line.
     type Index: Index;
     /// Whether every line is visited once, including those without entries; otherwise only parts of
     /// lines with entries.
@@ -171,7 +171,7 @@ pub trait Lines<T: Real>: Copy {
     /// Number of lines.
     fn lines(&self) -> usize;
 
-    /// Number of places in a line.
+    /// Number of minor indices in a line.
     fn width(&self) -> usize;
 
     /// Number of entries.
@@ -291,7 +291,7 @@ impl<I: Index, T: Real> Lines<T> for Csr<'_, I, T> {
     }
 }
 
-/// A tile: the entries of some lines in a band of 65,536 places, which are stored in 16 bits.
+/// A tile: the entries of some lines in a band of 65,536 minor indices, each stored in 16 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile<'a, T> {
     /// The line from which its lines are counted.
@@ -307,7 +307,7 @@ pub struct Tile<'a, T> {
 
 impl<'a, T: Real> Tile<'a, T> {
     /// A tile of the band that begins at `base`, of a block of `block_lines` lines from
-    /// `first_line` on, in a matrix of `width` places; checks every number.
+    /// `first_line` on, in a matrix of `width` minor indices; checks every number.
     ///
     /// # Errors
     /// [`Error::Sparse`] with the first invalid number.
@@ -378,7 +378,7 @@ pub struct Tiles<'a, T> {
 }
 
 impl<'a, T: Real> Tiles<'a, T> {
-    /// The lines from `first` on, `lines` of them, of a matrix of `width` places.
+    /// The lines from `first` on, `lines` of them, of a matrix of `width` minor indices.
     pub fn new(tiles: &'a [Tile<'a, T>], first: usize, lines: usize, width: usize) -> Self {
         Self {
             tiles,

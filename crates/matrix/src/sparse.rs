@@ -47,7 +47,7 @@ pub mod names {
     pub const DESCRIPTION: &str = "matrix.json";
     /// Where the entries of each line begin.
     pub const OFFSETS: &str = "indptr.npy";
-    /// The place of each entry.
+    /// The minor index of each entry.
     pub const INDICES: &str = "indices.npy";
     /// The value of each entry.
     pub const VALUES: &str = "data.npy";
@@ -765,7 +765,7 @@ impl Sparse {
         self.lines.end - self.lines.start
     }
 
-    /// Places in a line.
+    /// Minor indices in a line.
     pub fn width(&self) -> u64 {
         self.parts.width
     }
@@ -907,7 +907,7 @@ impl Sparse {
     /// Tasks that put entries of tiles behind each other, line after line.
     fn decoded<T: Real>(&self, plan: &mut Plan, [offsets, indices, values]: [&mut Buf; 3]) {
         let (size, base) = (self.index_element().bytes() as usize, self.entries.start);
-        for piece in self.pieces(MemorySplit::new(&self.session).free() / 32, |_| 0) {
+        for piece in self.pieces(MemorySplit::new(&self.session).block_bytes(u64::MAX), |_| 0) {
             let (lines, entries) = (piece.lines(), piece.entries() as usize);
             let last = lines.end == self.lines();
             let mut offsets =
@@ -968,7 +968,7 @@ impl Sparse {
     }
 }
 
-/// Calls `f` with the number, line, place and value of each entry, numbered line after line;
+/// Calls `f` with the number, line, minor index and value of each entry, numbered line after line;
 /// returns the number of the first of each line, and of all.
 pub fn in_lines<T: Real>(a: impl Lines<T>, mut f: impl FnMut(usize, usize, usize, T)) -> Vec<u64> {
     let mut offsets = vec![0; a.lines() + 1];

@@ -186,14 +186,14 @@ impl Selection<'_> {
 
     /// What it costs to read the rows where they are.
     fn cost_in_place(&self) -> u64 {
-        let half = self.split().moved_panel_bytes() / 2;
+        let half = self.split().copied_panel_bytes();
         let cost = |run: Run| self.frame_bytes(&run) + REQUEST_COST_BYTES;
         self.runs(half).map(cost).sum()
     }
 
     /// Tasks that read rows where they are, as many as fit a panel.
     fn add_groups(&self, plan: &mut Plan, from: ExtentRef, into: ExtentRef) {
-        let (row_bytes, half) = (self.row_bytes(), self.split().moved_panel_bytes() / 2);
+        let (row_bytes, half) = (self.row_bytes(), self.split().copied_panel_bytes());
         let (mut group, mut written, mut read) = (Vec::<Run>::new(), 0, 0);
         for run in self.runs(half) {
             let (frame, bytes) = (self.frame_bytes(&run), run.taken.len() as u64 * row_bytes);

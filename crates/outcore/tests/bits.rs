@@ -1,5 +1,5 @@
-//! The bits of a result depend on the data and the budget: not on who else has half of the memory,
-//! nor on the number of threads.
+//! The bits of a result depend on the data and the budget: not on half of the memory being
+//! reserved by others, nor on the number of threads.
 
 use std::path::{Path, PathBuf};
 

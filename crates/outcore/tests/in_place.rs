@@ -327,8 +327,8 @@ fn sessions_see_each_others_writes() {
     assert_eq!(first(&c), 5.0);
 }
 
-/// A file that another writer has run past its end of was opened as long as that, by those who
-/// accept what is interrupted.
+/// A file that another writer has run past its end of was opened as long as that, by a caller
+/// that accepts what is interrupted.
 #[test]
 fn a_file_that_is_being_written_is_opened_at_its_exact_length() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -686,7 +686,7 @@ proptest! {
             states.push(loader.state());
             found.push(mine);
         }
-        // Those who have begun the next epoch, or had nothing to do, are elsewhere.
+        // Ranks that have begun the next epoch, or had nothing to do, are elsewhere.
         if steps as u64 * batch * ranks > samples {
             return Ok(());
         }

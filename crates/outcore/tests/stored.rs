@@ -357,7 +357,7 @@ fn a_matrix_in_a_store_is_whole_or_says_that_it_is_not() {
         "a draft has no name"
     );
     draft.finish().unwrap();
-    assert!(bytes(&x) == old, "who has the old matrix open keeps it");
+    assert!(bytes(&x) == old, "an open handle keeps the old matrix");
     assert!(bytes(&Array::open(&session, &path).unwrap()) != old);
     drop(x);
 

@@ -373,9 +373,9 @@ fn a_damaged_bit_anywhere_is_seen() {
         writer.write_record(part).unwrap();
     }
     writer.finish().unwrap();
-    let runs = below.open_stream("x").unwrap().runs().to_vec();
+    let ranges = below.open_stream("x").unwrap().ranges().to_vec();
     let mut sector = Buf::anonymous(4096).unwrap();
-    for at in runs.iter().flat_map(|run| run.clone().step_by(4096)) {
+    for at in ranges.iter().flat_map(|range| range.clone().step_by(4096)) {
         for bit in [0usize, 777 * 8 + 3, 4032 * 8, 4095 * 8 + 7] {
             read_now(&*device, &mut sector, at).unwrap();
             sector[bit / 8] ^= 1 << (bit % 8);
@@ -392,7 +392,7 @@ fn a_damaged_bit_anywhere_is_seen() {
     }
     assert_eq!(read(&store, "x").unwrap(), bytes);
     // A block in the place of another is not taken for it.
-    let (first, second) = (runs[0].start, runs[0].start + 8192);
+    let (first, second) = (ranges[0].start, ranges[0].start + 8192);
     let mut block = Buf::anonymous(8192).unwrap();
     read_now(&*device, &mut block, second).unwrap();
     write_now(&*device, &block, first).unwrap();

@@ -81,7 +81,7 @@ pub(super) enum Wrong {
     },
 }
 
-/// Of BT.601, as others have it who train networks, in whole numbers that Pillow uses too.
+/// Luma of BT.601 in the whole numbers that Pillow uses, and with it most training pipelines.
 fn luma([red, green, blue]: [u8; 3]) -> u8 {
     ((u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000) >> 16)
         as u8

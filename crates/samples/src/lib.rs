@@ -83,7 +83,7 @@ const CHUNKS_AT_ONCE: u64 = 144;
 const LANES: [u64; 8] = [48, 24, 16, 12, 8, 6, 4, 2];
 /// Of a name, in an error.
 const SHOWN_CHARACTERS: usize = 80;
-/// Who waits asks so often whether to go on.
+/// The cancellation poll interval of a thread that waits.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The files of a dataset.
 mod parts {

@@ -8,7 +8,7 @@
 //! ```text
 //!   begun      positions -> samples; what is not in memory is read, completed in any order
 //!   there      samples are compared with their checksums and put side by side (pending_batch.rs), by a compute thread that has nothing else to do
-//!   taken      by the caller, who does that itself where no thread has
+//!   taken      by the caller, which does that itself where no thread has
 //! ```
 //!
 //! A global shuffle keeps samples until their next use as far as memory allows (sample_cache.rs). A

@@ -3,8 +3,8 @@
 //! Names are hashed to 128 bits (XXH3). The first half says which part of the table a name belongs
 //! to, and which bucket of it; each bucket has a pilot, found when the table was made, that sends
 //! all its names to slots that no other name has (Pibiri and Trani, PTHash, SIGIR 2021). A slot
-//! holds the number of a sample. Nothing of a name is in memory: who has looked one up reads the
-//! name of the sample found and compares.
+//! holds the number of a sample. Nothing of a name is in memory: a look-up is verified by
+//! reading the name of the sample found.
 //!
 //! ```text
 //!   name -> hash -> part | bucket -> pilot -> slot -> sample

@@ -160,7 +160,7 @@ impl PendingBatch {
     /// Puts the samples side by side. Those that were read are compared with their checksums.
     /// `go_on` is asked now and then; its `false` ends the call.
     pub(super) fn make(mut self, go_on: impl FnMut() -> bool) -> Result<Made> {
-        // Who reads them one by one finds out which one cannot be read.
+        // The samples are then read one by one, which finds the one that cannot be read.
         let Ok(gathered) = self.ticket.take().map(Ticket::wait).transpose() else {
             return Ok(Made::Evicted(self.samples));
         };

@@ -285,7 +285,9 @@ impl Inner {
     fn lock(&self) -> MutexGuard<'_, Inside> {
         let mut state = self.state.locked();
         let returned = std::mem::take(&mut *self.returned.locked());
-        returned.into_iter().for_each(|run| state.space.give(run));
+        returned
+            .into_iter()
+            .for_each(|range| state.space.give(range));
         state
     }
 
@@ -581,17 +583,17 @@ impl Inside {
 
     /// Blocks of removed objects are freed once no handle has them open.
     fn end(&mut self, store: &Inner, end: End) {
-        let (id, runs, new) = match end {
+        let (id, ranges, new) = match end {
             End::Begins(body) => return self.hold(&body),
-            End::Gone(id, runs) => (id, runs, None),
-            End::Replaced(id, runs, new) => (id, runs, Some(new)),
+            End::Gone(id, ranges) => (id, ranges, None),
+            End::Replaced(id, ranges, new) => (id, ranges, Some(new)),
         };
         let Some(old) = self
             .open
             .remove(&id)
             .and_then(|held| held.garbage.upgrade())
         else {
-            return runs.into_iter().for_each(|run| self.space.give(run));
+            return ranges.into_iter().for_each(|range| self.space.give(range));
         };
         let next = new.map(|new| {
             let next = Arc::new(Garbage::new(Vec::new(), &store.returned));
@@ -604,7 +606,7 @@ impl Inside {
             );
             next
         });
-        old.leave(runs, next);
+        old.leave(ranges, next);
     }
 }
 

@@ -3,8 +3,8 @@
 //! Two locks make up the lock of a path, each a `flock` on a file of its own:
 //!
 //! ```text
-//!   folder/x                      the object: locked by who writes in place, replaces, renames or removes it
-//!   folder/.x.outcore-partial     the next object x: locked by who creates it; there is at most one
+//!   folder/x                      the object: locked by a writer in place, and to replace, rename or remove it
+//!   folder/.x.outcore-partial     the next object x: locked by its creator; there is at most one
 //! ```
 //!
 //! The partial has a fixed name so that two creations of one name conflict on it, even if no object

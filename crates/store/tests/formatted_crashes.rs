@@ -272,7 +272,7 @@ impl History {
             |_| taken.take().unwrap(),
             |model| _ = model.remove("stream e"),
         );
-        taken.let_go(taken.runs()[0].start..taken.runs()[0].start + 8192);
+        taken.let_go(taken.ranges()[0].start..taken.ranges()[0].start + 8192);
         history.put("overwrites", 30_000, 25);
         drop(taken);
         history.remove("overwrites");

@@ -286,7 +286,7 @@ impl StreamStore {
         Ok(reader)
     }
 
-    /// Removes a stream, finished or not. Those who read it go on.
+    /// Removes a stream, finished or not. Readers that have it open go on.
     ///
     /// # Errors
     /// [`Error::Store`].

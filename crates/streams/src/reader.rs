@@ -271,9 +271,9 @@ impl StreamReader {
         };
         let extent = Extent::new(stream.name(), session.wrap_device(stream.device()));
         let parts: Vec<(Extent, Range<u64>)> = stream
-            .runs()
+            .ranges()
             .iter()
-            .map(|run| (extent.clone(), run.clone()))
+            .map(|range| (extent.clone(), range.clone()))
             .collect();
         let ahead = options.ahead(block_bytes);
         let blocks =
@@ -282,7 +282,7 @@ impl StreamReader {
                 .read_streams_with(&parts, ahead, options.supply(READ_AT_ONCE))?;
         Ok(StreamReader {
             engine: session.engine().clone(),
-            places: blocks_of(stream.runs(), block_bytes).collect(),
+            places: blocks_of(stream.ranges(), block_bytes).collect(),
             stream,
             blocks,
             number: 0,
@@ -492,7 +492,7 @@ impl StreamReader {
 
     fn take_records(&mut self) -> Result<Option<Records>> {
         if let Some((records, at)) = self.current.take() {
-            // What is left, for a caller who took some of them one by one.
+            // What is left, where the caller took some of them one by one.
             let StreamBlock { memory, data, list } = records.block;
             let block = StreamBlock {
                 memory,

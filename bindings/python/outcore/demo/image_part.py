@@ -62,7 +62,7 @@ def measure(spec: dict[str, Any], way: limit.Way, compare: bool, show: bool) -> 
 
 
 def work_seconds(result: dict[str, Any]) -> float:
-    """Components and projection; decoding is the same for everybody and not counted."""
+    """Components and projection; decoding is the same for all contestants and not counted."""
     return float(sum(phase["end_s"] - phase["start_s"] for phase in result["phases"] if phase["name"] in ("fit", "transform")))
 
 

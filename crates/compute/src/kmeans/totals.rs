@@ -68,7 +68,7 @@ impl<'a> Totals<'a> {
         });
     }
 
-    /// The same of a sparse row; `entries` are its places and values.
+    /// The same of a sparse row; `entries` are its minor indices and values.
     pub(super) fn moved_sparse(
         &mut self,
         entries: &[(usize, f64)],

@@ -1,26 +1,26 @@
 //! The same matrix compressed along its other side: CSR to CSC, and back.
 //!
-//! Shapes: A is m x n, as is the result. Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go
-//! by way of scratch, of a matrix little larger than memory those left out that fit it: reads A,
-//! writes and reads six or seven bytes an entry, writes the result. What is known of scratch takes
-//! 20 bytes for each group of buckets and round, entries squared over memory squared: a matrix of
-//! 100 times the budget needs a quarter of it for that.
+//! Shapes: A is m x n, as is the result. Cost: with all entries in a part of the memory, reads A and
+//! writes the result. Else entries go by way of scratch, of a matrix little larger than memory those
+//! left out that fit it: reads A, writes and reads six or seven bytes an entry, writes the result.
+//! What is known of scratch takes 20 bytes for each group of buckets and round, entries squared over
+//! memory squared: a matrix of 100 times the budget needs a quarter of it for that.
 //!
-//! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of
-//! pieces pass by; each piece is sorted by bucket on its own, and while the next rounds are sorted,
-//! what every group of buckets has of it is written to scratch, a segment each. Then group after
-//! group is read, and each of its buckets put together and sorted by place: entries of a place come
-//! in the order of lines, so the result is the same whatever the memory.
+//! Minor indices (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds
+//! of pieces pass by; each piece is sorted by bucket on its own, and while the next rounds are
+//! sorted, what every group of buckets has of it is written to scratch, a segment each. Then group
+//! after group is read, and each of its buckets put together and sorted by minor index: entries of
+//! one come in the order of lines, so the result is the same whatever the memory.
 //!
 //! ```text
 //!   a segment:   where each bucket begins, u32 | (entries, bytes of gaps) of each bucket and piece, u32 | buckets
-//!   a bucket:    values | places, nothing to u32 | gaps, u8
+//!   a bucket:    values | minor indices, nothing to u32 | gaps, u8
 //! ```
 //!
-//! A place counts from the bucket's first. A gap is how many lines an entry is behind the one
-//! before, from the piece's first line on; 255 says that more is to come. A bucket of one place has
-//! no places, and is a group by itself, which goes out as it comes in. Source: the bucket partition
-//! of external sorting (Aggarwal and Vitter, 1988).
+//! A minor index counts from the bucket's first. A gap is how many lines an entry is behind the one
+//! before, from the piece's first line on; 255 says that more is to come. A bucket of one minor
+//! index stores none, and is a group by itself, which goes out as it comes in. Source: the bucket
+//! partition of external sorting (Aggarwal and Vitter, 1988).
 
 mod bucket;
 mod buckets;
@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use outcore_core::{Error, Job, PLAN_THREADS, Result, Session, Stage, with_real};
+use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, with_real};
 use outcore_device::Locked;
 use outcore_engine::{Extent, Plan, Region, Task};
 use outcore_kernels::Real;
@@ -52,13 +52,13 @@ const SORTED_AT_ONCE: usize = 2;
 /// Of more rounds the last do not stay in memory: they would save little, and groups can use the
 /// memory.
 const KEEPS_WITHIN: u64 = 32;
-/// Buckets are wider than this only where there are too many places.
+/// Buckets are wider than this only where there are too many minor indices.
 const NARROW: u64 = 1 << 16;
 const BUCKETS_MOST: u64 = 1 << 15;
 /// Buckets that go through scratch together: enough for some threads to put them together at once.
 const GROUP: u64 = 4;
 const SECTOR: u64 = 4096;
-/// Bytes of an entry on its way in or out, of a bucket of one place.
+/// Bytes of an entry on its way in or out, of a bucket of one minor index.
 const ENTRY_BYTES: u64 = 16;
 /// Bytes of a plan for each block that a task of it uses.
 const PLANNED_BYTES: u64 = 512;
@@ -86,18 +86,16 @@ struct Sizes {
     keeps: bool,
     /// Groups of buckets.
     groups: u64,
-    /// Places of a bucket, at most.
+    /// Minor indices of a bucket, at most.
     widest: u64,
 }
 
 impl Sizes {
     /// `None` where memory has no room for what is to be known of scratch.
-    fn new(memory: u64, a: &Sparse) -> Option<Sizes> {
+    fn new(split: MemorySplit, a: &Sparse) -> Option<Sizes> {
         let value = if a.has_values() { a.dtype().bytes() } else { 0 };
         let index = SparseShape::index_for(a.lines()).bytes();
-        // Of every place a bucket needs an offset and a counter, of as many buckets as are on their
-        // way in or out.
-        let narrow = NARROW.min((memory / 512).next_power_of_two());
+        let narrow = NARROW.min(split.bucket_width());
         let is_narrow = a.width().div_ceil(narrow) <= BUCKETS_MOST / 2;
         let widest = if is_narrow {
             narrow
@@ -105,11 +103,10 @@ impl Sizes {
             a.width().div_ceil(BUCKETS_MOST / 2)
         };
         let record = value + if widest <= NARROW { 4 } else { 8 };
-        let held = memory / 5 * 3;
+        let held = split.sorted_bytes();
         let rounds = (a.nonzeros() * record).div_ceil((held / ROUNDS as u64).max(1));
         let keeps = rounds <= KEEPS_WITHIN;
-        // While a group goes out the next comes in.
-        let room = (if keeps { memory - held } else { memory }) * 3 / 5;
+        let room = split.hold(if keeps { held } else { 0 }).group_bytes();
         let groups = (a.nonzeros() * 2 * (value + 4 + value + index))
             .div_ceil(room.max(1))
             .max(1);
@@ -119,7 +116,8 @@ impl Sizes {
         } else {
             0
         };
-        let most = (memory / 4)
+        let most = split
+            .collected_bytes()
             .checked_div(described)
             .unwrap_or(u64::MAX)
             .min(BUCKETS_MOST / 2 / GROUP);
@@ -135,11 +133,12 @@ impl Sizes {
 
     /// # Errors
     /// [`Error::OverBudget`].
-    fn within(memory: u64, a: &Sparse, what: &str) -> Result<Sizes> {
-        Sizes::new(memory, a).ok_or_else(|| {
+    fn within(split: MemorySplit, a: &Sparse, what: &str) -> Result<Sizes> {
+        Sizes::new(split, a).ok_or_else(|| {
+            let memory = split.left();
             let needed = (1..32)
                 .map(|more| memory + memory / 4 * more)
-                .find(|&memory| Sizes::new(memory, a).is_some());
+                .find(|&memory| Sizes::new(MemorySplit::of(memory), a).is_some());
             let needed = needed.unwrap_or(u64::MAX);
             outcore_engine::Error::OverBudget {
                 what: what.to_owned(),
@@ -197,7 +196,7 @@ struct Kept<T> {
     first: usize,
 }
 
-/// A task that puts a bucket together, or a part of a bucket of one place.
+/// A task that puts a bucket together, or a part of a bucket of one minor index.
 struct BucketTask<'a> {
     bucket: usize,
     /// Which round's, and which of its segments.
@@ -225,11 +224,10 @@ struct Transposition<T> {
 
 impl<T: Real> Transposition<T> {
     fn plan(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Sparse>> {
-        let (memory, what) = (session.memory_free(), format!("csrcsc {}", a.name()));
-        let sizes = Sizes::within(memory, a, &what)?;
-        // Sorted entries take three fifths; a piece on its way in a tenth, buckets on their way out
-        // the rest.
-        let share = memory / 10 / (PLAN_THREADS + 1);
+        let what = format!("csrcsc {}", a.name());
+        let split = MemorySplit::new(session).of_free();
+        let sizes = Sizes::within(split, a, &what)?;
+        let share = split.unsorted_piece_bytes();
         let pieces = a.pieces(share, |lines| if lines > NARROW { share } else { 0 });
         if pieces
             .iter()
@@ -273,8 +271,8 @@ impl<T: Real> Transposition<T> {
         }
         plan.bound(a.stored_bytes() + new.nbytes());
         let sample = sample_plan::<T>(&mut plan, a);
-        let (session, a, step) = (session.clone(), a.clone(), (memory / 64).max(SECTOR));
-        let planned = memory / 64 / PLANNED_BYTES;
+        let (session, a, step) = (session.clone(), a.clone(), split.step_bytes().max(SECTOR));
+        let planned = split.step_bytes() / PLANNED_BYTES;
         Job::driven(&session.clone(), vec![plan], move |stage, plans| {
             for plan in plans {
                 stage.run(plan, 0.02)?;
@@ -413,7 +411,7 @@ impl<T: Real> Transposition<T> {
         let mut offset = 0;
         for (group, buckets) in self.buckets.groups().iter().enumerate() {
             let bytes = |piece: &Sorted<T>| ENTRY_BYTES * piece.entries(buckets.start).len() as u64;
-            let parts = match self.buckets.is_one_place(buckets) {
+            let parts = match self.buckets.is_one_index(buckets) {
                 true => in_steps(sorted.iter().map(bytes), self.step),
                 false => std::iter::once(0..sorted.len()).collect(),
             };
@@ -480,7 +478,7 @@ impl<T: Real> Transposition<T> {
         Ok((plan, round))
     }
 
-    /// Sorts every bucket by place and writes it.
+    /// Sorts every bucket by minor index and writes it.
     fn put_together(
         &self,
         stage: &mut Stage,
@@ -488,15 +486,15 @@ impl<T: Real> Transposition<T> {
         kept: &Kept<T>,
         entries: &[u64],
     ) -> Result<()> {
-        let new_plan = || Plan::new("csrcsc: sort by place");
+        let new_plan = || Plan::new("csrcsc: sort by minor index");
         let groups = self.buckets.groups();
         let mut plan = new_plan();
         let mut next = vec![0; spilled.len()];
         let (mut first_entry, mut planned) = (0, 0);
         for (group, buckets) in groups.iter().enumerate() {
             let segments = segments_of(group, spilled, &mut next);
-            let parts = match self.buckets.is_one_place(buckets) {
-                true => self.parts_of_place(buckets.start, &segments, spilled, kept),
+            let parts = match self.buckets.is_one_index(buckets) {
+                true => self.parts_of_one_index(buckets.start, &segments, spilled, kept),
                 false => {
                     let all = kept.first..self.pieces.len();
                     let part = |bucket| BucketTask {
@@ -509,7 +507,7 @@ impl<T: Real> Transposition<T> {
                 }
             };
             // A plan ends where no other task needs the same segments.
-            let (count, alone) = (parts.len(), self.buckets.is_one_place(buckets));
+            let (count, alone) = (parts.len(), self.buckets.is_one_index(buckets));
             for (number, part) in (1..).zip(parts) {
                 let begins = number == 1 || part.bucket > buckets.start;
                 let entries = first_entry..first_entry + part.entries;
@@ -533,8 +531,8 @@ impl<T: Real> Transposition<T> {
         Ok(())
     }
 
-    /// A bucket of one place in parts: entries go out as they come in.
-    fn parts_of_place<'a>(
+    /// A bucket of one minor index in parts: entries go out as they come in.
+    fn parts_of_one_index<'a>(
         &self,
         bucket: usize,
         segments: &'a [(usize, usize)],
@@ -588,8 +586,8 @@ impl<T: Real> Transposition<T> {
         spilled: &[Spilled],
         kept: &Kept<T>,
     ) {
-        let (bucket, places) = (part.bucket, self.buckets.places(part.bucket));
-        let held = 8 * (places.end - places.start + 1) as usize;
+        let (bucket, minors) = (part.bucket, self.buckets.minors(part.bucket));
+        let held = 8 * (minors.end - minors.start + 1) as usize;
         let mut task = Task::new("bucket")
             .flops(2 * (entries.end - entries.start))
             .held(held);
@@ -602,7 +600,7 @@ impl<T: Real> Transposition<T> {
             sources.push(Source::Kept(part.kept, kept.first));
         }
         if begins {
-            task = task.write(self.new.offsets(plan, places.clone()));
+            task = task.write(self.new.offsets(plan, minors.clone()));
         }
         task = task.write(self.new.indices(plan, entries.clone()));
         task = self
@@ -613,12 +611,12 @@ impl<T: Real> Transposition<T> {
         let work = Bucket {
             bucket,
             of_group: (bucket - group.start, group.len()),
-            places,
+            minors,
             entries,
             begins,
             index: self.new.shape().index,
             has_values: self.a.has_values(),
-            place_bytes: self.buckets.place_bytes(bucket),
+            minor_bytes: self.buckets.minor_bytes(bucket),
             pieces: Arc::clone(&self.pieces),
             sources,
             kept: Arc::clone(&kept.sorted),

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::panels::{cut, panels_that_fit};
-use outcore_core::{Error, Job, Order, PLAN_THREADS, Result, Session, with_real};
+use outcore_core::{Error, Job, MemorySplit, Order, PLAN_THREADS, Result, Session, with_real};
 use outcore_device::{Buf, Locked};
 use outcore_engine::{Block, ExtentRef, Plan, Region, Task};
 use outcore_kernels as kernels;
@@ -312,10 +312,7 @@ pub(super) struct Product<'a, T> {
     alpha: T,
     beta: T,
     element: u64,
-    /// The budget: what is added up is cut by it.
-    memory: u64,
-    /// What is free of it.
-    free: u64,
+    split: MemorySplit,
 }
 
 impl<'a, T: Real> Product<'a, T> {
@@ -333,8 +330,7 @@ impl<'a, T: Real> Product<'a, T> {
             alpha,
             beta,
             element: size_of::<T>() as u64,
-            memory: session.memory_bytes(),
-            free: session.memory_free(),
+            split: MemorySplit::new(session),
         }
     }
 
@@ -349,45 +345,43 @@ impl<'a, T: Real> Product<'a, T> {
         self.b.cols() * self.element
     }
 
-    /// Bytes of what a task reads of A and of as many rows of a dense matrix, of which all threads
-    /// have one in use, and some are on their way.
-    fn share(&self, left: u64) -> u64 {
-        (left / (3 * (PLAN_THREADS + 1))).min(short_piece_bytes(self.b.cols(), self.element))
+    /// Bytes of what a task reads of A and of as many rows of a dense matrix.
+    fn share(&self, split: MemorySplit) -> u64 {
+        split
+            .mapped_panel_bytes()
+            .min(short_piece_bytes(self.b.cols(), self.element))
     }
 
-    /// Whether `bytes` can stay in `memory` while A and rows of the other dense matrix pass by,
-    /// some pieces at a time.
-    fn waits(&self, bytes: u64, memory: u64) -> bool {
+    /// Whether `bytes` can stay in memory while A and rows of the other dense matrix pass by, some
+    /// pieces at a time.
+    fn waits(&self, bytes: u64, split: &MemorySplit) -> bool {
         const ON_THE_WAY: u64 = 6;
         let row_bytes = self.row_bytes();
         let piece = |piece: &Piece| {
             self.a.bytes_of(piece) + (piece.lines().end - piece.lines().start) * row_bytes
         };
         let least = || self.a.pieces(0, |_| 0).iter().map(piece).max().unwrap_or(0);
-        bytes <= memory / 2
-            || (bytes <= memory / 8 * 7 && bytes + ON_THE_WAY * least() <= memory / 16 * 15)
+        split.leaves_half(bytes) || split.leaves_room_for(bytes, || ON_THE_WAY * least())
     }
 
     /// Rows of C from rows of B.
     fn gather(&self, plan: &mut Plan, c: &mut Sink) -> Result<()> {
-        let (n, row_bytes) = (self.a.cols(), self.row_bytes().max(1));
+        let (n, row_bytes, split) = (self.a.cols(), self.row_bytes().max(1), self.split);
         let whole = self.b.waiting_bytes();
-        if self.waits(whole, self.memory) {
+        if self.waits(whole, &split) {
             plan.note("B", "in memory");
             let band = Band::new(self.b, plan, 0..n, self.element, None);
-            band.load::<T>(plan, self.b, self.memory / 32);
+            band.load::<T>(plan, self.b, split.packed_bytes());
             for piece in self
                 .a
-                .pieces(self.share(self.memory - whole), |lines| lines * row_bytes)
+                .pieces(self.share(split.hold(whole)), |lines| lines * row_bytes)
             {
                 let rows = c.rows_of(plan, &piece, false, self.element);
                 self.gather_task(plan, &piece, &band, rows, true);
             }
             return Ok(());
         }
-        // Two bands of B in a third of the memory, blocks of C in a quarter, A and what is on its
-        // way in the rest.
-        let bands = cut(0..n, (self.memory / 6 / row_bytes).max(1));
+        let bands = cut(0..n, (split.band_bytes() / row_bytes).max(1));
         plan.note("bands of B", bands.len());
         let slots = Band::slots(self.b, plan, &bands, self.element);
         let slot = |number: usize| slots.as_ref().map(|slots| slots[number % 2]);
@@ -398,14 +392,14 @@ impl<'a, T: Real> Product<'a, T> {
         let bands: Vec<Band> = bands.collect();
         let pieces = self
             .a
-            .pieces(self.share(self.memory / 3), |lines| lines * row_bytes);
+            .pieces(self.share(split.third()), |lines| lines * row_bytes);
         let mut backwards = false;
         let mut start = 0;
         while start < pieces.len() {
             let mut lines = 0;
             let more = pieces[start..].iter().take_while(|piece| {
                 lines += piece.lines().end - piece.lines().start;
-                lines * row_bytes <= self.memory / 4
+                lines * row_bytes <= split.beside_bands_bytes()
             });
             let end = start + more.count().max(1);
             let rows: Vec<Rows> = pieces[start..end]
@@ -418,7 +412,7 @@ impl<'a, T: Real> Product<'a, T> {
                 bands.iter().collect()
             };
             for (turn, band) in order.into_iter().enumerate() {
-                band.load::<T>(plan, self.b, self.memory / 32);
+                band.load::<T>(plan, self.b, split.packed_bytes());
                 for (piece, rows) in pieces[start..end].iter().zip(&rows) {
                     self.gather_task(plan, piece, band, rows.clone(), turn == 0);
                 }
@@ -463,23 +457,23 @@ impl<'a, T: Real> Product<'a, T> {
     fn scatter(&self, plan: &mut Plan, c: &mut Sink) -> Result<()> {
         let (n, row_bytes) = (self.a.rows(), self.row_bytes().max(1));
         let one = n * row_bytes;
-        // Copies fit half of the budget, of which others may have the rest. How rows of C are cut
-        // changes no sum.
-        let copies = (self.memory / 4 / one.max(1)).clamp(1, PLAN_THREADS);
+        let copies = self.split.states(one).lanes();
         let all = copies * one;
-        let room = if all > self.free / 2 && self.waits(all, self.free) {
+        // How rows of C are cut changes no sum.
+        let free = self.split.of_free();
+        let room = if !free.leaves_half(all) && self.waits(all, &free) {
             all
         } else {
-            self.free / 2
+            free.half().left()
         };
         let passes = cut(0..n, (room / (copies * row_bytes)).clamp(1, n.max(1)));
         plan.note("copies of C", copies);
         plan.note("passes over A", passes.len());
         // Which copy a piece goes to decides about sums.
         let share = if copies > 1 {
-            self.share(self.memory / 2)
+            self.share(self.split.half())
         } else {
-            self.share(self.free - room)
+            self.share(free.hold(room))
         };
         let pieces = self.a.pieces(share, |lines| lines * row_bytes);
         for pass in passes {

@@ -89,7 +89,7 @@ fn in_place<T: Real>(
         Output::InPlace(y.clone()).target(session, y.dtype(), &y.shape(), y.order(), &mut plan)?;
     let extent = plan.extent(&target.extent);
     let other = x.map(|x| (x.extent(&mut plan), x.layout()));
-    let share = MemorySplit::new(session).moved_panel_bytes() / 2;
+    let share = MemorySplit::new(session).copied_panel_bytes();
     let by_rows = y.layout().by_rows();
     let (long, short) = if by_rows {
         (y.rows(), y.cols())

@@ -11,7 +11,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use outcore_core::panels::cut;
-use outcore_core::{DType, Error, Job, Order, PLAN_THREADS, Result, Segments, Session, with_real};
+use outcore_core::{
+    DType, Error, Job, MemorySplit, Order, PLAN_THREADS, Result, Segments, Session, with_real,
+};
 use outcore_device::{Buf, Locked};
 use outcore_engine::{Context, Plan, Task};
 use outcore_kernels as kernels;
@@ -120,7 +122,7 @@ impl<T: Real> Product<'_, T> {
             n: self.b.cols(),
             k: self.a.cols(),
             element,
-            budget: self.session.memory_bytes(),
+            memory: MemorySplit::new(self.session),
             threads: PLAN_THREADS,
             blas: self.session.blas(),
             a: side(self.a, true),
@@ -136,12 +138,12 @@ impl<T: Real> Product<'_, T> {
         let tiling = choose(&problem);
         plan.bound(bound_bytes(&problem));
         note(plan, &tiling);
-        let (element, free) = (problem.element, self.session.memory_free());
+        let element = problem.element;
         let [mut a, mut b] = [self.a, self.b]
             .map(|operand| Blocks::in_place(operand.extent(plan), operand.layout(), element));
-        let share = free / (6 * (PLAN_THREADS + 1));
+        let share = problem.memory.copied_panel_bytes();
         let layers = problem.k.div_ceil(tiling.depth).max(1);
-        let parts = parts_of_super_tiles(&problem, &tiling, free);
+        let parts = parts_of_super_tiles(&problem, &tiling);
         let (mut repacks, mut fills) = (Vec::new(), Vec::new());
         if tiling.repack_a {
             let (blocks, repack) = Blocks::repacked(
@@ -261,8 +263,8 @@ struct ResidentTile {
     backwards: bool,
 }
 
-fn parts_of_super_tiles(problem: &Problem<'_>, tiling: &Tiling, free: u64) -> Vec<ResidentTile> {
-    let [high, wide] = fit(problem, tiling, free);
+fn parts_of_super_tiles(problem: &Problem<'_>, tiling: &Tiling) -> Vec<ResidentTile> {
+    let [high, wide] = fit(problem, tiling, &problem.memory.of_free());
     let mut parts = Vec::new();
     for (index, (rows, cols)) in snake(0..problem.m, 0..problem.n, tiling.rows, tiling.cols)
         .into_iter()
@@ -418,7 +420,7 @@ fn note(plan: &mut Plan, tiling: &Tiling) {
     }
 }
 
-/// A product of so few operations and bytes is done before anybody would want to interrupt it.
+/// A product of fewer operations and bytes ends too soon for an interrupt to matter.
 pub(super) const INLINE_FLOPS: u64 = 1 << 31;
 pub(super) const INLINE_BYTES: u64 = 64 << 20;
 
@@ -463,7 +465,7 @@ fn plan_into<T: Real>(
     let [a_blocks, b_blocks] = [a, b]
         .map(|operand| Blocks::in_place(operand.extent(&mut plan), operand.layout(), element));
     plan.bound(a.stored_bytes() + b.stored_bytes() - shared_bytes(a, b));
-    let room = session.memory_bytes() / (3 * (PLAN_THREADS + 1));
+    let room = MemorySplit::new(session).mapped_panel_bytes();
     let depth = depth_that_fits(a, b, k, n, element, room);
     let bytes_of = |operand: &Operand| {
         if operand.is_stored() {

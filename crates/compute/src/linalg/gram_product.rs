@@ -77,7 +77,7 @@ fn add_pieces<T: Real>(
 ) -> Lanes {
     let element = size_of::<T>() as u64;
     let band = Band::new(x, plan, 0..x.rows(), element, None);
-    band.load::<T>(plan, x, split.free() / 16);
+    band.load::<T>(plan, x, split.of_free().block_of_rows_bytes());
     let lanes = Lanes::new(
         plan,
         "Y",

@@ -63,7 +63,7 @@ pub fn scaled(
     with_real!(a.real(), T => with_real!(real, U => plan::<T, U>(session, a, scaling, real, out)))
 }
 
-/// The factors, by what lines and places of A are.
+/// The factors, by what lines and minor indices of A are.
 #[derive(Default)]
 struct Factors {
     logarithm: bool,
@@ -101,7 +101,7 @@ enum Unit {
     No,
     /// The norm of each line, by itself.
     Line,
-    /// By sums of squares that a pass before has made: of lines, or of places.
+    /// By sums of squares that a pass before has made: of lines, or of minor indices.
     Lines,
     Places,
 }
@@ -274,7 +274,7 @@ impl<T: Real> Map<T> for LineSquares {
     }
 }
 
-/// The squares of each place, over all lines.
+/// The squares of each minor index, over all lines.
 struct PlaceSquares {
     factors: Arc<Factors>,
     width: usize,

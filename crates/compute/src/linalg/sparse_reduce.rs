@@ -1,11 +1,12 @@
 //! Numbers about the rows and columns of a sparse matrix in one pass: norms and statistics.
 //!
 //! What is asked of the lines of A is a map of them, what is asked across them a fold with a state
-//! of one element a place. Zeros that are not stored count. Two entries of one place count as two.
+//! of one element a minor index. Zeros that are not stored count. Two entries of one minor index
+//! count as two.
 //!
 //! Shapes: A is m x n. Cost: reads A; a few operations an entry; a tally a line, or up to eight a
-//! place. Sources: Welford (1962) for means and variances, Chan, Golub and LeVeque (1979) for their
-//! merge.
+//! minor index. Sources: Welford (1962) for means and variances, Chan, Golub and LeVeque (1979) for
+//! their merge.
 
 use std::marker::PhantomData;
 

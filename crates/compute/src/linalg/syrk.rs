@@ -10,14 +10,16 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use outcore_core::{DType, Error, Job, Order, PLAN_THREADS, Result, Segments, Session, with_real};
+use outcore_core::{
+    DType, Error, Job, MemorySplit, Order, PLAN_THREADS, Result, Segments, Session, with_real,
+};
 use outcore_engine::{Plan, Task};
 use outcore_kernels::{Blas, Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 use outcore_matrix::{Array, Operand, Output, Tile};
 
 use super::gemm::{product_task, syrk_in_calls};
 use super::repack::{Ahead, Blocks, Repack};
-use super::tiling::{CutCost, HARDLY_LONGER, WRITE_REQUESTS, layer_of, memory_for_blocks};
+use super::tiling::{CutCost, HARDLY_LONGER, WRITE_REQUESTS, layer_of};
 
 /// Scalars of a symmetric product, and where it goes.
 #[derive(Clone)]
@@ -139,19 +141,20 @@ impl Cut {
 impl<T: Real> Symmetric<'_, T> {
     fn steps(&self, plan: &mut Plan, c: Blocks) -> Result<Steps<T>> {
         let (n, k, element) = (self.a.rows(), self.a.cols(), size_of::<T>() as u64);
-        let (budget, free) = (self.session.memory_bytes(), self.session.memory_free());
+        let split = MemorySplit::new(self.session);
+        let free = split.of_free();
         let blas = self.session.blas();
         let scratch = |block: u64, depth: u64| {
             gemm_scratch_bytes::<T>(block as usize, block as usize, depth as usize, blas) as u64
         };
-        let room = |bytes: u64| {
-            move |block: u64, depth: u64| memory_for_blocks(bytes, scratch(block, depth))
+        let room = |split: MemorySplit| {
+            move |block: u64, depth: u64| split.product_bytes(scratch(block, depth))
         };
-        let mut cut_ = choose(n, k, element, room(budget), room(budget / 2));
-        if free < budget {
+        let mut cut_ = choose(n, k, element, room(split), room(split.half()));
+        if free.left() < split.left() {
             cut_.shrink(element, room(free)(cut_.block, cut_.depth));
         }
-        plan.bound(self.bound_bytes(budget));
+        plan.bound(self.bound_bytes(split.left()));
         plan.note("super tiles", cut_.super_tiles.len());
         plan.note("block", format!("{0} x {0} x {1}", cut_.block, cut_.depth));
         let stored = self.a.layout().element;
@@ -165,7 +168,7 @@ impl<T: Real> Symmetric<'_, T> {
         let (mut repack, mut fills) = (None, Vec::new());
         if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
             plan.note("repacked", "A");
-            let share = free / (6 * (PLAN_THREADS + 1));
+            let share = split.copied_panel_bytes();
             let (blocks, filled) =
                 Blocks::repacked(self.session, plan, a, cut_.block, cut_.depth, share)?;
             let step = |first: u64| match self.a.layout().by_rows() {

@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use outcore_core::MemorySplit;
 use outcore_core::file::FILE_BLOCK_BYTES;
 use outcore_kernels::{Blas, gemm_scratch_bytes};
 
@@ -41,10 +42,10 @@ pub(crate) struct Problem<'a> {
     pub(crate) k: u64,
     /// Bytes of an element.
     pub(crate) element: u64,
-    /// Bytes of memory, free or reserved: the order of sums follows from the cut.
-    pub(crate) budget: u64,
+    /// The order of sums follows from the cut, and the cut from all of it, free or reserved.
+    pub(crate) memory: MemorySplit,
     pub(crate) threads: u64,
-    /// Who multiplies.
+    /// The BLAS that multiplies blocks.
     pub(crate) blas: &'a Blas,
     pub(crate) a: Side,
     pub(crate) b: Side,
@@ -95,13 +96,6 @@ pub(crate) struct Tiling {
     pub(crate) repack_b: bool,
     /// Bytes that this is expected to move.
     pub(crate) bytes: f64,
-}
-
-/// Bytes that the blocks of a product may take where a task holds `scratch` bytes: the engine keeps
-/// scratch for two tasks, or a twelfth, and a sixteenth for shared sectors, and of the rest a sixth
-/// for blocks on their way.
-pub(crate) fn memory_for_blocks(budget: u64, scratch: u64) -> u64 {
-    budget.saturating_sub((2 * scratch).max(budget / 12) + budget / 16) * 5 / 6
 }
 
 /// The depth of a layer, of a super tile that takes them in order or backwards: every second one
@@ -173,7 +167,7 @@ fn held_bytes(p: &Problem<'_>, rows: u64, cols: u64, depth: u64, block_rows: u64
 
 /// Rows and columns of a super tile, in whole blocks, that fit memory of which others have some:
 /// those that read least, one block at least.
-pub(crate) fn fit(p: &Problem<'_>, tiling: &Tiling, free: u64) -> [u64; 2] {
+pub(crate) fn fit(p: &Problem<'_>, tiling: &Tiling, free: &MemorySplit) -> [u64; 2] {
     let &Tiling {
         rows,
         cols,
@@ -182,10 +176,10 @@ pub(crate) fn fit(p: &Problem<'_>, tiling: &Tiling, free: u64) -> [u64; 2] {
         block_cols,
         ..
     } = tiling;
-    if free >= p.budget {
+    if free.left() >= p.memory.left() {
         return [rows, cols];
     }
-    let room = memory_for_blocks(free, p.scratch_bytes(block_rows, block_cols, depth));
+    let room = free.product_bytes(p.scratch_bytes(block_rows, block_cols, depth));
     let sides = |whole: u64, block: u64| {
         (1..=whole.div_ceil(block)).map(move |count| (count * block).min(whole))
     };
@@ -284,8 +278,8 @@ fn judge(
         held_bytes(p, rows, cols, depth, block_rows),
         p.scratch_bytes(block_rows, block_cols, depth),
     );
-    let memory = memory_for_blocks(p.budget, scratch);
-    let half = memory_for_blocks(p.budget / 2, scratch);
+    let memory = p.memory.product_bytes(scratch);
+    let half = p.memory.half().product_bytes(scratch);
     if held > memory || (in_half && held_bytes(p, block_rows, block_cols, depth, block_rows) > half)
     {
         return None;
@@ -333,7 +327,7 @@ fn judge(
     let first = layer(&p.a, block_rows) + layer(&p.b, block_cols);
     // What the next layer does not find room for while this one is in use, of memory that the
     // engine keeps free.
-    let room = memory / 5 + spare;
+    let room = p.memory.product_ahead_bytes(scratch) + spare;
     let steps = row_tiles * col_tiles * layers;
     let late = if b_bytes > b_whole as f64 {
         layer(&p.b, cols).saturating_sub(room) as f64 * steps
@@ -465,7 +459,7 @@ pub(crate) fn bound_bytes(p: &Problem<'_>) -> u64 {
     let shared = (p.shared / p.element) as f64;
     let compulsory = stored(&p.a, m * k) + stored(&p.b, k * n) - shared
         + m * n * if p.c_read { 2.0 } else { 1.0 };
-    let memory = (p.budget / p.element) as f64;
+    let memory = (p.memory.left() / p.element) as f64;
     let passes = if p.shared == 0 {
         2.0 / memory.sqrt()
     } else {
@@ -500,7 +494,7 @@ mod tests {
             n: side,
             k: side,
             element: 4,
-            budget,
+            memory: MemorySplit::of(budget),
             threads: 8,
             blas: &Blas::Builtin,
             a: stored(true),
@@ -519,9 +513,10 @@ mod tests {
         for budget in [12u64 << 20, 24 << 20, 64 << 20, 512 << 20] {
             let problem = cube(6000, budget);
             let tiling = choose(&problem);
-            assert_eq!(fit(&problem, &tiling, budget), [tiling.rows, tiling.cols]);
-            for free in [budget / 4 * 3, budget / 2] {
-                let [rows, cols] = fit(&problem, &tiling, free);
+            let whole = fit(&problem, &tiling, &problem.memory);
+            assert_eq!(whole, [tiling.rows, tiling.cols]);
+            for free in [budget / 4 * 3, budget / 2].map(MemorySplit::of) {
+                let [rows, cols] = fit(&problem, &tiling, &free);
                 assert!(
                     rows.is_multiple_of(tiling.block_rows) || rows == tiling.rows,
                     "{tiling:?}: {rows}"
@@ -534,8 +529,8 @@ mod tests {
                     problem.scratch_bytes(tiling.block_rows, tiling.block_cols, tiling.depth);
                 let held = held_bytes(&problem, rows, cols, tiling.depth, tiling.block_rows);
                 assert!(
-                    held <= memory_for_blocks(free, scratch),
-                    "{tiling:?} in {free}: {rows} x {cols}"
+                    held <= free.product_bytes(scratch),
+                    "{tiling:?} in {free:?}: {rows} x {cols}"
                 );
             }
         }

@@ -14,7 +14,7 @@ use crate::session::Session;
 /// Between two looks at whether the job has been cancelled, and how far it is.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a job and those who wait for it tell each other.
+/// What a job and its waiting callers tell each other.
 #[derive(Default)]
 pub(super) struct Watch {
     cancelled: AtomicBool,

@@ -17,7 +17,7 @@ const ADDRESSES: usize = 256 << 20;
 /// Shorter frames are cut from existing units only.
 const UNIT_FRAME_BYTES_MIN: usize = 64 << 10;
 
-/// Who looks at the bytes of a frame, which decides whether a forked child has them.
+/// What uses the bytes of a frame, which decides whether a forked child has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameUse {
     /// The engine and its tasks: a child gets no such frame, so that a fork neither copies it nor

@@ -25,7 +25,7 @@ const PAYS: f64 = 0.8;
 
 /// A in tiles, in a new folder or in scratch; nothing where tiles would not take four fifths of the
 /// bytes, or cannot hold A: because a line is too long to be read at once, or has two entries of
-/// one place.
+/// one minor index.
 ///
 /// # Errors
 /// [`Error::OverBudget`]; what keeps the output from being made.
@@ -108,10 +108,10 @@ pub fn compress_within(
 
 /// What finds out how large tiles are, what it finds, and the pieces of each block.
 fn sizing<T: Real>(session: &Session, a: &Sparse) -> (Plan, Vec<Sized>, Vec<Vec<Piece>>) {
-    let free = MemorySplit::new(session).free();
-    let share = BLOCK_BYTES.min(free / 64);
+    let split = MemorySplit::new(session).of_free();
+    let share = BLOCK_BYTES.min(split.step_bytes());
     let blocks = whole_lines(&a.pieces(share, |lines| if lines > BAND { share } else { 0 }));
-    let most = free / 16;
+    let most = split.block_of_rows_bytes();
     let holds = blocks.iter().all(|block| {
         let lines = block[0].lines();
         lines.end - lines.start <= BAND
@@ -269,7 +269,7 @@ struct Bands<T> {
     /// The line that comes in, and its entries.
     line: usize,
     entries: Vec<(usize, T)>,
-    /// A line has two entries of one place.
+    /// A line has two entries of one minor index.
     has_twins: bool,
 }
 
@@ -341,7 +341,7 @@ impl<T: Real> Bands<T> {
         self.entries.clear();
     }
 
-    /// Nothing where a line has two entries of one place.
+    /// Nothing where a line has two entries of one minor index.
     fn done(mut self) -> Option<Bands<T>> {
         self.end_line();
         (!self.has_twins).then_some(self)

@@ -20,7 +20,7 @@ pub struct SparseShape {
     pub format: Compressed,
     /// Lines.
     pub lines: u64,
-    /// Places of a line.
+    /// Minor indices of a line.
     pub width: u64,
     /// Entries.
     pub entries: u64,

@@ -17,25 +17,25 @@
 //!   x/classes.txt       UTF-8, a line a class: where labels are numbers of these lines, from 0
 //! ```
 //!
-//! The tiled form of the same takes two to six bytes an entry. Places are cut into bands of 65,536,
-//! lines into blocks; a tile is the entries of a block in a band, places and lines counted in 16
-//! bits:
+//! The tiled form of the same takes two to six bytes an entry. Minor indices are cut into bands of
+//! 65,536, lines into blocks; a tile is the entries of a block in a band, minor indices and lines
+//! counted in 16 bits:
 //!
 //! ```text
 //!   x/matrix.json    as above, and "layout": "tiled"
 //!   x/tiles.npy      int64, tiles x 7, blocks in order, of each the bands that have entries in order:
 //!                    first line | lines of the block | band | offset in tiles.bin | lines with entries | entries | 1 with values, else 0
 //!   x/tiles.bin      of each tile, from its offset (a multiple of 64) on:
-//!                    lines, u16, from the block's first | entries of each line less one, u16 | places, u16, from the band's first
+//!                    lines, u16, from the block's first | entries of each line less one, u16 | minor indices, u16, from the band's first
 //!                    | up to 6 bytes, so that values begin at a multiple of 8 | values, float32 or float64, unless all are one
 //! ```
 //!
-//! It is a semi-external matrix format after SEM-SpMM (Zheng et al., TPDS 2017). Every place has
-//! one entry at most, in order within a line.
+//! It is a semi-external matrix format after SEM-SpMM (Zheng et al., TPDS 2017). Every minor index
+//! has one entry at most, in order within a line.
 //!
 //! Lines are rows in "csr" and columns in "csc". `nonzeros` and `dtype` may be missing where the
-//! arrays tell them. Entries of a line may come in any order; two of one place count as their sum
-//! in products.
+//! arrays tell them. Entries of a line may come in any order; two of one minor index count as their
+//! sum in products.
 
 use outcore_core::format::{corrupt, line_offset, unsupported};
 use outcore_core::{DType, FormatError};

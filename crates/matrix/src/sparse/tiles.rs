@@ -10,7 +10,7 @@ use outcore_kernels::{Real, Tile};
 
 use super::pieces::Cut;
 
-/// Places in a band.
+/// Minor indices in a band.
 pub(crate) const BAND: u64 = 1 << 16;
 /// Numbers that describe a tile.
 pub(crate) const NUMBERS: usize = 7;
@@ -101,7 +101,7 @@ impl TileSpec {
         (self.offset + self.bytes(value_bytes)).next_multiple_of(ALIGNMENT)
     }
 
-    /// Its arrays in its bytes: lines, counts, places, values.
+    /// Its arrays in its bytes: lines, counts, minor indices, values.
     pub(crate) fn split_mut<'a>(&self, bytes: &'a mut [u8]) -> [&'a mut [u8]; 4] {
         let (numbers, values) = bytes.split_at_mut(if self.has_values {
             self.values_at() as usize

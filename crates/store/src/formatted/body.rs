@@ -11,70 +11,70 @@ use outcore_device::{
 };
 
 use super::Inner;
-use super::layout::{BLOCK, Condition, Entry, Run};
+use super::layout::{BLOCK, BlockRange, Condition, Entry};
 use super::sums::{Cache, Places, Sums, sum_of, wrong};
 
 /// Pieces of a long transfer run in parallel.
 const MAX_TRANSFER_BYTES: usize = 1 << 20;
 
 /// Freed blocks, for the next search for free ones.
-pub(super) type Returned = Arc<Mutex<Vec<Run>>>;
+pub(super) type Returned = Arc<Mutex<Vec<BlockRange>>>;
 
 /// Blocks of one version of an object that no later version has. They are freed when no handle has
 /// this version or an earlier one open: each version holds the next, because earlier ones may share
 /// blocks with it.
 #[derive(Default)]
 pub(super) struct Garbage {
-    left: Mutex<(Vec<Run>, Option<Arc<Garbage>>)>,
+    left: Mutex<(Vec<BlockRange>, Option<Arc<Garbage>>)>,
     returned: Returned,
 }
 
 impl Garbage {
-    pub(super) fn new(runs: Vec<Run>, returned: &Returned) -> Garbage {
+    pub(super) fn new(ranges: Vec<BlockRange>, returned: &Returned) -> Garbage {
         Garbage {
-            left: Mutex::new((runs, None)),
+            left: Mutex::new((ranges, None)),
             returned: Arc::clone(returned),
         }
     }
 
     /// Adds blocks to be freed.
-    pub(super) fn add(&self, run: Run) {
-        self.left.locked().0.push(run);
+    pub(super) fn add(&self, range: BlockRange) {
+        self.left.locked().0.push(range);
     }
 
-    /// Frees blocks now. They are the beginning of one of the runs.
-    pub(super) fn give(&self, run: Run) {
+    /// Frees blocks now. They are the beginning of one of the ranges.
+    pub(super) fn give(&self, range: BlockRange) {
         let mut left = self.left.locked();
         if let Some(first) = left
             .0
             .iter_mut()
-            .find(|first| first.start == run.start && first.blocks >= run.blocks)
+            .find(|first| first.start == range.start && first.blocks >= range.blocks)
         {
-            *first = Run {
-                start: run.end(),
-                blocks: first.blocks - run.blocks,
+            *first = BlockRange {
+                start: range.end(),
+                blocks: first.blocks - range.blocks,
             };
-            self.returned.locked().push(run);
+            self.returned.locked().push(range);
         }
     }
 
     /// Sets the blocks to be freed, and the next version.
-    pub(super) fn leave(&self, runs: Vec<Run>, next: Option<Arc<Garbage>>) {
-        *self.left.locked() = (runs, next);
+    pub(super) fn leave(&self, ranges: Vec<BlockRange>, next: Option<Arc<Garbage>>) {
+        *self.left.locked() = (ranges, next);
     }
 }
 
 impl Drop for Garbage {
     fn drop(&mut self) {
-        let (mut runs, mut next) =
+        let (mut ranges, mut next) =
             std::mem::take(self.left.get_mut().expect("no panic while held"));
         // A loop, since the chain may be long.
         while let Some(mut after) = next.and_then(Arc::into_inner) {
             let (more, then) = std::mem::take(after.left.get_mut().expect("no panic while held"));
-            runs.extend(more);
+            ranges.extend(more);
             next = then;
         }
-        self.returned.locked().extend(runs);
+        self.returned.locked().extend(ranges);
     }
 }
 
@@ -105,7 +105,7 @@ impl Body {
             is_new,
             entry.condition == Condition::Whole,
         );
-        let (places, is_written) = (Places::new(&entry.runs), AtomicBool::new(is_new));
+        let (places, is_written) = (Places::new(&entry.ranges), AtomicBool::new(is_new));
         Body {
             device,
             id: entry.id,

@@ -9,7 +9,7 @@
 //! * a change is appended: its blocks, then a flush. Blocks of an incomplete change are at the end
 //!   of the log, where they have no effect;
 //! * before that, if the log is full, a new log is begun in the other room: a snapshot of all
-//!   objects, a flush, then the superblock that leads to it, a flush. Every log has an epoch of its
+//!   objects, a flush, then the superblock that leads to it, a flush. Every log has an id of its
 //!   own, which distinguishes its blocks from those of an older log.
 //!
 //! Invariant: the superblock with the highest generation leads to the catalog in its state after
@@ -22,8 +22,8 @@ use std::sync::Arc;
 use outcore_device::{Buf, Device, flush_now, read_now, write_now};
 
 use super::layout::{
-    BLOCK, ENTRY_BYTES, Entry, RUN_BYTES, Record, Run, SUPERBLOCKS, Superblock, Wrong, decode,
-    encode, epoch_of, from_log, log_blocks, to_log,
+    BLOCK, BlockRange, ENTRY_BYTES, Entry, RUN_BYTES, Record, SUPERBLOCKS, Superblock, Wrong,
+    decode, encode, epoch_of, from_log, log_blocks, to_log,
 };
 use super::space::Space;
 use crate::error::Error;
@@ -47,7 +47,7 @@ pub(super) struct Catalog {
     bytes: usize,
     /// A change failed, and whether it was made is unknown.
     is_lost: bool,
-    /// Draws the lower halves of epochs.
+    /// Draws the lower halves of ids.
     random: Random,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Found {
     pub(super) is_torn: bool,
     /// Logs of a catalog that was salvaged: they are kept until the new one is written, if there is
     /// enough room without them.
-    pub(super) old_logs: Vec<Run>,
+    pub(super) old_logs: Vec<BlockRange>,
 }
 
 impl Catalog {
@@ -81,25 +81,25 @@ impl Catalog {
             });
         }
         let identity = identity(&mut random);
-        let catalog = Run {
+        let catalog = BlockRange {
             start: SUPERBLOCKS,
             blocks: log,
         };
-        let spare = Run {
+        let spare = BlockRange {
             start: catalog.end(),
             blocks: log,
         };
         // The new generation is higher than any that an older store has left here.
         let found = generations(&device)?;
         let generation = found.iter().flatten().max().map_or(1, |last| last + 1);
-        let epoch = epoch(generation, random());
+        let log_id = log_id(generation, random());
         let superblock = Superblock {
             identity,
             generation,
             blocks,
             catalog,
             spare,
-            epoch,
+            log_id,
         };
         // The old superblocks are overwritten first, the valid one last: until the new ones are
         // written, the device is a store that is being formatted.
@@ -116,7 +116,7 @@ impl Catalog {
         write(
             &device,
             catalog.start,
-            &to_log(&encode(&[Record::Gone(0)]), superblock.epoch, 0),
+            &to_log(&encode(&[Record::Gone(0)]), superblock.log_id, 0),
         )?;
         flush(&device)?;
         write_superblocks(&device, &superblock)
@@ -140,7 +140,7 @@ impl Catalog {
             Ok(space) => space,
             Err(reason) => return corrupt(0, reason),
         };
-        let log = Log::read(&device, superblock.catalog, superblock.epoch)?;
+        let log = Log::read(&device, superblock.catalog, superblock.log_id)?;
         if let Some((place, reason)) = log.damage {
             return corrupt(place, reason);
         }
@@ -151,14 +151,14 @@ impl Catalog {
                 return Err(format!("{:?} is the name of two objects", entry.name));
             }
             match entry
-                .runs
+                .ranges
                 .iter()
                 .chain(&entry.sums)
-                .find(|&&run| !space.claim(run))
+                .find(|&&range| !space.claim(range))
             {
-                Some(run) => Err(format!(
+                Some(range) => Err(format!(
                     "{:?} has {} blocks from {}, which are not its own",
-                    entry.name, run.blocks, run.start
+                    entry.name, range.blocks, range.start
                 )),
                 None => Ok(()),
             }
@@ -196,13 +196,13 @@ impl Catalog {
         // The log of the superblock is the latest that was begun.
         let latest = read
             .as_ref()
-            .map_or(u64::MAX, |superblock| superblock.epoch);
-        let mut logs: Vec<(u64, Run, Log)> = Vec::new();
-        for (epoch, run) in find_logs(&device)?
+            .map_or(u64::MAX, |superblock| superblock.log_id);
+        let mut logs: Vec<(u64, BlockRange, Log)> = Vec::new();
+        for (log_id, range) in find_logs(&device)?
             .into_iter()
-            .filter(|&(epoch, _)| epoch <= latest)
+            .filter(|&(log_id, _)| log_id <= latest)
         {
-            logs.push((epoch, run, Log::read(&device, run, epoch)?));
+            logs.push((log_id, range, Log::read(&device, range, log_id)?));
         }
         let Some(base) = logs.iter().rposition(|(_, _, log)| log.begins_whole) else {
             let reason = "nothing is left of its catalog".to_owned();
@@ -212,7 +212,7 @@ impl Catalog {
             });
         };
         let (mut records, mut old_logs, mut last) = (Vec::new(), Vec::new(), 0);
-        for (epoch, run, log) in logs.drain(base..) {
+        for (log_id, range, log) in logs.drain(base..) {
             if let Some((place, reason)) = log.damage {
                 lost.push(format!(
                     "changes of the catalog at byte {}: {reason}",
@@ -221,11 +221,11 @@ impl Catalog {
             }
             // A log begins with a snapshot of the log before it.
             records.extend(log.records);
-            last = epoch.max(last);
-            old_logs.push(run);
+            last = log_id.max(last);
+            old_logs.push(range);
         }
         let blocks = device.len() / BLOCK as u64;
-        let nothing = Run {
+        let nothing = BlockRange {
             start: SUPERBLOCKS,
             blocks: 0,
         };
@@ -237,7 +237,7 @@ impl Catalog {
                 blocks,
                 catalog: nothing,
                 spare: nothing,
-                epoch: last,
+                log_id: last,
             }
         });
         let superblock = Superblock {
@@ -254,17 +254,17 @@ impl Catalog {
         for id in ids {
             let entry = Arc::clone(&catalog.entries[&id]);
             let mut claimed = Vec::new();
-            let is_free = |run: Run| {
-                let is_free = space.claim(run);
-                claimed.extend(is_free.then_some(run));
+            let is_free = |range: BlockRange| {
+                let is_free = space.claim(range);
+                claimed.extend(is_free.then_some(range));
                 is_free
             };
             let is_named = catalog.names.get(&entry.name) == Some(&id);
             if !is_named
                 || entry.check().is_err()
-                || !entry.runs.iter().chain(&entry.sums).copied().all(is_free)
+                || !entry.ranges.iter().chain(&entry.sums).copied().all(is_free)
             {
-                claimed.into_iter().for_each(|run| space.give(run));
+                claimed.into_iter().for_each(|range| space.give(range));
                 catalog.apply(Record::Gone(id));
                 lost.push(format!(
                     "object {id}, {:?}, whose blocks or name another one has",
@@ -272,7 +272,7 @@ impl Catalog {
                 ));
             }
         }
-        old_logs.retain(|&run| space.claim(run));
+        old_logs.retain(|&range| space.claim(range));
         Ok((
             Found {
                 catalog,
@@ -376,7 +376,7 @@ impl Catalog {
         let bytes = encode(&records);
         let blocks = log_blocks(bytes.len());
         // A change that adds something leaves room for one that removes something, in either log.
-        let (is_new, Run { blocks: room, .. }) = (
+        let (is_new, BlockRange { blocks: room, .. }) = (
             records
                 .iter()
                 .any(|record| matches!(record, Record::Put(_))),
@@ -393,7 +393,7 @@ impl Catalog {
         write(
             &self.device,
             log.start + self.used,
-            &to_log(&bytes, self.superblock.epoch, self.used),
+            &to_log(&bytes, self.superblock.log_id, self.used),
         )?;
         flush(&self.device)?;
         self.is_lost = false;
@@ -438,12 +438,12 @@ impl Catalog {
             });
         }
         let [catalog, spare] = match larger {
-            Some(Run { start, blocks }) => [
-                Run {
+            Some(BlockRange { start, blocks }) => [
+                BlockRange {
                     start,
                     blocks: blocks / 2,
                 },
-                Run {
+                BlockRange {
                     start: start + blocks / 2,
                     blocks: blocks / 2,
                 },
@@ -451,21 +451,21 @@ impl Catalog {
             None => [old[1], old[0]],
         };
         let generation = self.superblock.generation + 1;
-        let epoch = epoch(generation, (self.random)());
+        let log_id = log_id(generation, (self.random)());
         let superblock = Superblock {
             generation,
             catalog,
             spare,
-            epoch,
+            log_id,
             ..self.superblock.clone()
         };
         self.is_lost = true;
-        write(&self.device, catalog.start, &to_log(&records, epoch, 0))?;
+        write(&self.device, catalog.start, &to_log(&records, log_id, 0))?;
         flush(&self.device)?;
         write_superblocks(&self.device, &superblock)?;
         self.is_lost = false;
         if larger.is_some() {
-            old.into_iter().for_each(|run| space.give(run));
+            old.into_iter().for_each(|range| space.give(range));
         }
         self.superblock = superblock;
         self.used = blocks;
@@ -486,7 +486,7 @@ fn bytes_of(entry: &Entry) -> usize {
     ENTRY_BYTES
         + entry.name.len()
         + entry.about.len()
-        + RUN_BYTES * (entry.runs.len() + entry.sums.len())
+        + RUN_BYTES * (entry.ranges.len() + entry.sums.len())
 }
 
 /// The content of a log.
@@ -504,7 +504,7 @@ struct Log {
 }
 
 impl Log {
-    fn read(device: &Arc<dyn Device>, run: Run, epoch: u64) -> Result<Log, Error> {
+    fn read(device: &Arc<dyn Device>, range: BlockRange, log_id: u64) -> Result<Log, Error> {
         let mut log = Log {
             records: Vec::new(),
             used: 0,
@@ -513,12 +513,12 @@ impl Log {
             damage: None,
         };
         let (mut change, mut first, mut first_wrong, mut number) = (Vec::new(), None, None, 0);
-        while number < run.blocks {
-            let count = READ_BLOCKS.min(run.blocks - number);
-            let blocks = read(device, run.start + number, count)?;
+        while number < range.blocks {
+            let count = READ_BLOCKS.min(range.blocks - number);
+            let blocks = read(device, range.start + number, count)?;
             for block in blocks.chunks(BLOCK) {
-                let place = run.start + number;
-                let Some(found) = from_log(block, epoch, number) else {
+                let place = range.start + number;
+                let Some(found) = from_log(block, log_id, number) else {
                     first_wrong.get_or_insert(place);
                     (first, number) = (None, number + 1);
                     continue;
@@ -550,30 +550,30 @@ impl Log {
             }
         }
         if !log.begins_whole {
-            log.damage = Some((run.start, "the catalog is damaged".into()));
+            log.damage = Some((range.start, "the catalog is damaged".into()));
         }
         Ok(log)
     }
 }
 
-/// All logs that begin anywhere on the device, complete or not, by epoch.
-fn find_logs(device: &Arc<dyn Device>) -> Result<BTreeMap<u64, Run>, Error> {
+/// All logs that begin anywhere on the device, complete or not, by id.
+fn find_logs(device: &Arc<dyn Device>) -> Result<BTreeMap<u64, BlockRange>, Error> {
     let blocks = device.len() / BLOCK as u64;
-    let mut logs: BTreeMap<u64, Run> = BTreeMap::new();
+    let mut logs: BTreeMap<u64, BlockRange> = BTreeMap::new();
     let mut place = SUPERBLOCKS;
     while place < blocks {
         let count = READ_BLOCKS.min(blocks - place);
         for (at, block) in (place..).zip(read(device, place, count)?.chunks(BLOCK)) {
             // Its first block may be the damaged one.
-            if let Some((epoch, number)) =
+            if let Some((log_id, number)) =
                 epoch_of(block).filter(|&(_, number)| number <= at - SUPERBLOCKS)
             {
-                let run = logs.entry(epoch).or_insert(Run {
+                let range = logs.entry(log_id).or_insert(BlockRange {
                     start: at - number,
                     blocks: 0,
                 });
-                if run.start + number == at {
-                    run.blocks = run.blocks.max(number + 1);
+                if range.start + number == at {
+                    range.blocks = range.blocks.max(number + 1);
                 }
             }
         }
@@ -586,8 +586,8 @@ fn identity(random: &mut Random) -> [u8; 16] {
     (u128::from(random()) << 64 | u128::from(random())).to_le_bytes()
 }
 
-/// Later logs have higher epochs; no two logs have the same.
-fn epoch(generation: u64, random: u64) -> u64 {
+/// Later logs have higher ids; no two logs have the same.
+fn log_id(generation: u64, random: u64) -> u64 {
     generation << 32 | random & 0xffff_ffff
 }
 

@@ -173,7 +173,7 @@ impl Formatted {
         if is_torn {
             match catalog.begin_anew(&mut space, 0) {
                 Err(Error::NoSpace { .. }) if !old_logs.is_empty() => {
-                    old_logs.into_iter().for_each(|run| space.give(run));
+                    old_logs.into_iter().for_each(|range| space.give(range));
                     catalog.begin_anew(&mut space, 0)?;
                 }
                 begun => begun?,

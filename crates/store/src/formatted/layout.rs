@@ -32,7 +32,7 @@ const SUPERBLOCK_BYTES: usize = 512;
 const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = BLOCK - HEADER_BYTES;
 
-/// Bytes of the record of an object, without its name, metadata and runs.
+/// Bytes of the record of an object, without its name, metadata and ranges.
 pub(super) const ENTRY_BYTES: usize = 1 + 8 + 8 + 8 + 1 + 2 + 4 + 4 + 4;
 pub(super) const RUN_BYTES: usize = 16;
 
@@ -52,12 +52,12 @@ pub fn checksum_on(before: u32, bytes: &[u8]) -> u32 {
 
 /// A contiguous range of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct BlockRange {
     pub(super) start: u64,
     pub(super) blocks: u64,
 }
 
-impl Run {
+impl BlockRange {
     pub(super) fn end(self) -> u64 {
         self.start + self.blocks
     }
@@ -77,7 +77,7 @@ pub(super) type Wrong = String;
 ///    40   8  blocks of the device that are used
 ///    48  16  catalog: first block, blocks
 ///    64  16  room for the next catalog: first block, blocks
-///    80   8  epoch of the catalog: 4 drawn when it was begun, 4 of the generation
+///    80   8  id of the log: 4 drawn when it was begun, 4 of the generation
 ///    88 420  zero
 ///   508   4  CRC-32C of the bytes before
 /// ```
@@ -86,9 +86,9 @@ pub(super) struct Superblock {
     pub(super) identity: [u8; 16],
     pub(super) generation: u64,
     pub(super) blocks: u64,
-    pub(super) catalog: Run,
-    pub(super) spare: Run,
-    pub(super) epoch: u64,
+    pub(super) catalog: BlockRange,
+    pub(super) spare: BlockRange,
+    pub(super) log_id: u64,
 }
 
 impl Superblock {
@@ -110,9 +110,9 @@ impl Superblock {
         bytes.put_slice(&self.identity);
         bytes.put_u64_le(self.generation);
         bytes.put_u64_le(self.blocks);
-        put_run(&mut bytes, self.catalog);
-        put_run(&mut bytes, self.spare);
-        bytes.put_u64_le(self.epoch);
+        put_range(&mut bytes, self.catalog);
+        put_range(&mut bytes, self.spare);
+        bytes.put_u64_le(self.log_id);
         bytes.resize(SUPERBLOCK_BYTES - 4, 0);
         bytes.put_u32_le(checksum(&bytes));
         bytes.resize(BLOCK, 0);
@@ -157,14 +157,14 @@ impl Superblock {
         let mut identity = [0; 16];
         bytes.copy_to_slice(&mut identity);
         let (generation, blocks) = (bytes.get_u64_le(), bytes.get_u64_le());
-        let (catalog, spare) = (get_run(&mut bytes)?, get_run(&mut bytes)?);
+        let (catalog, spare) = (get_range(&mut bytes)?, get_range(&mut bytes)?);
         Ok(Superblock {
             identity,
             generation,
             blocks,
             catalog,
             spare,
-            epoch: bytes.get_u64_le(),
+            log_id: bytes.get_u64_le(),
         })
     }
 }
@@ -178,7 +178,7 @@ impl Superblock {
                 "it is truncated: {formatted} bytes were formatted, {device_bytes} are left"
             ));
         }
-        let mut space = Space::new(Run {
+        let mut space = Space::new(BlockRange {
             start: SUPERBLOCKS,
             blocks: self.blocks.saturating_sub(SUPERBLOCKS),
         });
@@ -212,7 +212,7 @@ pub(super) enum Condition {
 ///   8  number, never used again     8  length in bytes     8  changed: nanoseconds since 1970
 ///   1  condition: 0 whole, 1 being written in place, 2 unfinished; and 16 more for a stream
 ///   2 + its name, UTF-8             4 + what its owner says of it
-///   4 + runs of its bytes, in order, 16 each               4 + runs of their checksums
+///   4 + ranges of its bytes, in order, 16 each               4 + ranges of their checksums
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -224,16 +224,17 @@ pub(super) struct Entry {
     pub(super) is_stream: bool,
     pub(super) name: String,
     pub(super) about: Vec<u8>,
-    pub(super) runs: Vec<Run>,
-    pub(super) sums: Vec<Run>,
+    pub(super) ranges: Vec<BlockRange>,
+    pub(super) sums: Vec<BlockRange>,
 }
 
 impl Entry {
     /// Checks that the entry is consistent.
     pub(super) fn check(&self) -> Result<(), Wrong> {
-        let count = |runs: &[Run]| {
-            runs.iter()
-                .try_fold(0u64, |sum, run| sum.checked_add(run.blocks))
+        let count = |ranges: &[BlockRange]| {
+            ranges
+                .iter()
+                .try_fold(0u64, |sum, range| sum.checked_add(range.blocks))
         };
         let blocks = self.len.div_ceil(BLOCK as u64);
         if self.id >= u64::MAX / 2 {
@@ -250,7 +251,7 @@ impl Entry {
         } else {
             sum_blocks(blocks)
         };
-        if (count(&self.runs), count(&self.sums)) != (Some(blocks), Some(sum_blocks)) {
+        if (count(&self.ranges), count(&self.sums)) != (Some(blocks), Some(sum_blocks)) {
             return Err(format!(
                 "{:?} has {} bytes, which do not match its blocks",
                 self.name, self.len
@@ -306,9 +307,11 @@ pub(super) fn encode(records: &[Record]) -> Vec<u8> {
                 bytes.put_slice(entry.name.as_bytes());
                 bytes.put_u32_le(entry.about.len() as u32);
                 bytes.put_slice(&entry.about);
-                for runs in [&entry.runs, &entry.sums] {
-                    bytes.put_u32_le(runs.len() as u32);
-                    runs.iter().for_each(|&run| put_run(&mut bytes, run));
+                for ranges in [&entry.ranges, &entry.sums] {
+                    bytes.put_u32_le(ranges.len() as u32);
+                    ranges
+                        .iter()
+                        .for_each(|&range| put_range(&mut bytes, range));
                 }
             }
         }
@@ -355,15 +358,15 @@ fn decode_one(bytes: &mut &[u8]) -> Result<Record, Wrong> {
         String::from_utf8(name).map_err(|_| format!("the name of object {id} is not UTF-8"))?;
     let about_bytes = bytes.try_get_u32_le().map_err(short)? as usize;
     let about = take(bytes, about_bytes)?.to_vec();
-    let mut runs = || {
+    let mut ranges = || {
         let count = bytes.try_get_u32_le().map_err(short)? as usize;
         let mut part = take(
             bytes,
             count.checked_mul(RUN_BYTES).ok_or("it ends too early")?,
         )?;
         (0..count)
-            .map(|_| get_run(&mut part))
-            .collect::<Result<Vec<Run>, Wrong>>()
+            .map(|_| get_range(&mut part))
+            .collect::<Result<Vec<BlockRange>, Wrong>>()
     };
     Ok(Record::Put(Entry {
         id,
@@ -373,8 +376,8 @@ fn decode_one(bytes: &mut &[u8]) -> Result<Record, Wrong> {
         is_stream,
         name,
         about,
-        runs: runs()?,
-        sums: runs()?,
+        ranges: ranges()?,
+        sums: ranges()?,
     }))
 }
 
@@ -384,16 +387,16 @@ fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], Wrong> {
         .ok_or_else(|| "it ends too early".into())
 }
 
-fn put_run(bytes: &mut Vec<u8>, run: Run) {
-    bytes.put_u64_le(run.start);
-    bytes.put_u64_le(run.blocks);
+fn put_range(bytes: &mut Vec<u8>, range: BlockRange) {
+    bytes.put_u64_le(range.start);
+    bytes.put_u64_le(range.blocks);
 }
 
-fn get_run(bytes: &mut &[u8]) -> Result<Run, Wrong> {
+fn get_range(bytes: &mut &[u8]) -> Result<BlockRange, Wrong> {
     let (start, blocks) = (bytes.get_u64_le(), bytes.get_u64_le());
     match start.checked_add(blocks) {
-        Some(_) => Ok(Run { start, blocks }),
-        None => Err("a run of blocks ends beyond every device".into()),
+        Some(_) => Ok(BlockRange { start, blocks }),
+        None => Err("a range of blocks ends beyond every device".into()),
     }
 }
 
@@ -408,12 +411,12 @@ pub(super) fn log_blocks(bytes: usize) -> u64 {
 ///     0   4  CRC-32C of the rest of the block
 ///     4   2  bytes of records in this block
 ///     6   2  1 in the last block of a change, else 0
-///     8   8  epoch
+///     8   8  id of the log
 ///    16   8  number of this block, from 0
 ///    24   8  number of the first block of this change
 ///    32      records: those of a change go on from block to block
 /// ```
-pub(super) fn to_log(records: &[u8], epoch: u64, first: u64) -> Vec<u8> {
+pub(super) fn to_log(records: &[u8], log_id: u64, first: u64) -> Vec<u8> {
     let count = log_blocks(records.len());
     let mut log = Vec::with_capacity(count as usize * BLOCK);
     for (number, part) in (0..count).map(|number| (number, part_of(records, number))) {
@@ -421,7 +424,7 @@ pub(super) fn to_log(records: &[u8], epoch: u64, first: u64) -> Vec<u8> {
         log.put_u32_le(0);
         log.put_u16_le(part.len() as u16);
         log.put_u16_le((number + 1 == count).into());
-        log.put_u64_le(epoch);
+        log.put_u64_le(log_id);
         log.put_u64_le(first + number);
         log.put_u64_le(first);
         log.put_slice(part);
@@ -447,18 +450,18 @@ pub(super) struct LogBlock<'a> {
 /// Epoch and number of a block, if it is one of a catalog.
 pub(super) fn epoch_of(block: &[u8]) -> Option<(u64, u64)> {
     let mut bytes = &block[8..];
-    let (epoch, number) = (bytes.get_u64_le(), bytes.get_u64_le());
-    from_log(block, epoch, number).map(|_| (epoch, number))
+    let (log_id, number) = (bytes.get_u64_le(), bytes.get_u64_le());
+    from_log(block, log_id, number).map(|_| (log_id, number))
 }
 
-/// The block number `number` of the catalog with this epoch; `None` for anything else.
-pub(super) fn from_log(block: &[u8], epoch: u64, number: u64) -> Option<LogBlock<'_>> {
+/// The block number `number` of the log with this id; `None` for anything else.
+pub(super) fn from_log(block: &[u8], log_id: u64, number: u64) -> Option<LogBlock<'_>> {
     let mut bytes = block;
     let sum = bytes.get_u32_le();
     let (len, is_last) = (usize::from(bytes.get_u16_le()), bytes.get_u16_le() == 1);
     let found = (bytes.get_u64_le(), bytes.get_u64_le());
     let first = bytes.get_u64_le();
-    if found != (epoch, number)
+    if found != (log_id, number)
         || len > RECORD_BYTES
         || first > number
         || checksum(&block[4..]) != sum
@@ -518,9 +521,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn runs() -> impl Strategy<Value = Vec<Run>> {
+    fn ranges() -> impl Strategy<Value = Vec<BlockRange>> {
         prop::collection::vec(
-            (any::<u32>(), any::<u32>()).prop_map(|(a, b)| Run {
+            (any::<u32>(), any::<u32>()).prop_map(|(a, b)| BlockRange {
                 start: a.into(),
                 blocks: b.into(),
             }),
@@ -542,11 +545,11 @@ mod tests {
             (condition, any::<bool>()),
             ".{0,50}",
             about,
-            runs(),
-            runs(),
+            ranges(),
+            ranges(),
         );
         let entry = entry.prop_map(
-            |(id, len, changed_ns, (condition, is_stream), name, about, runs, sums)| {
+            |(id, len, changed_ns, (condition, is_stream), name, about, ranges, sums)| {
                 Record::Put(Entry {
                     id,
                     len,
@@ -555,7 +558,7 @@ mod tests {
                     is_stream,
                     name,
                     about,
-                    runs,
+                    ranges,
                     sums,
                 })
             },
@@ -568,11 +571,11 @@ mod tests {
 
     fn superblock() -> Superblock {
         let (catalog, spare) = (
-            Run {
+            BlockRange {
                 start: 2,
                 blocks: 64,
             },
-            Run {
+            BlockRange {
                 start: 66,
                 blocks: 64,
             },
@@ -583,23 +586,23 @@ mod tests {
             blocks: 1000,
             catalog,
             spare,
-            epoch: 9,
+            log_id: 9,
         }
     }
 
     proptest! {
         #[test]
-        fn changes_come_back_from_the_log(records in records(), epoch: u64, first in 0u64..1000) {
+        fn changes_come_back_from_the_log(records in records(), log_id: u64, first in 0u64..1000) {
             let bytes = encode(&records);
             let expected = records.iter().map(|record| match record {
                 Record::Gone(_) => 9,
-                Record::Put(entry) => ENTRY_BYTES + entry.name.len() + entry.about.len() + RUN_BYTES * (entry.runs.len() + entry.sums.len()),
+                Record::Put(entry) => ENTRY_BYTES + entry.name.len() + entry.about.len() + RUN_BYTES * (entry.ranges.len() + entry.sums.len()),
             });
             prop_assert_eq!(bytes.len(), expected.sum::<usize>());
-            let log = to_log(&bytes, epoch, first);
+            let log = to_log(&bytes, log_id, first);
             let mut found = Vec::new();
             for (number, block) in (first..).zip(log.chunks(BLOCK)) {
-                let block = from_log(block, epoch, number).unwrap();
+                let block = from_log(block, log_id, number).unwrap();
                 prop_assert_eq!((block.first, block.is_last), (first, found.len() + block.records.len() == bytes.len()));
                 found.extend_from_slice(block.records);
             }
@@ -646,7 +649,7 @@ mod tests {
     #[test]
     fn an_entry_that_cannot_be_is_refused() {
         let entry = |id, len, name: &str, blocks, sums| {
-            let run = |blocks| vec![Run { start: 9, blocks }];
+            let range = |blocks| vec![BlockRange { start: 9, blocks }];
             let (condition, name) = (Condition::Whole, name.to_owned());
             Entry {
                 id,
@@ -656,8 +659,8 @@ mod tests {
                 is_stream: false,
                 name,
                 about: Vec::new(),
-                runs: run(blocks),
-                sums: run(sums),
+                ranges: range(blocks),
+                sums: range(sums),
             }
             .check()
         };

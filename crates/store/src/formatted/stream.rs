@@ -7,7 +7,7 @@
 //!   take          a reader has it for itself: the name leads nowhere; blocks come back one after another, as they are read
 //! ```
 //!
-//! A stream is a chain of blocks of a fixed length, several MiB; the last block of a run of free
+//! A stream is a chain of blocks of a fixed length, several MiB; the last block of a range of free
 //! space may be shorter. Each ends with a trailer: the number of its stream, the length of its
 //! data, the position of the next block, and a checksum of the whole block. So a block is moved in
 //! one transfer between the device and the memory where it is made or used, without other reads or
@@ -22,7 +22,8 @@ use outcore_device::{Device, Limits, Route};
 
 use super::body::Garbage;
 use super::layout::{
-    BLOCK, Condition, Entry, Form, Record, Run, STREAM_BLOCK_BYTES, Wrong, checksum, checksum_on,
+    BLOCK, BlockRange, Condition, Entry, Form, Record, STREAM_BLOCK_BYTES, Wrong, checksum,
+    checksum_on,
 };
 use super::transaction::End;
 use super::{Formatted, Inner, Inside, named, now_ns, patiently};
@@ -145,12 +146,13 @@ impl Trailer {
 }
 
 /// Begin and end of each block of a stream on the device, bytes.
-pub fn blocks_of(runs: &[Range<u64>], block_bytes: u32) -> impl Iterator<Item = Range<u64>> + '_ {
+pub fn blocks_of(ranges: &[Range<u64>], block_bytes: u32) -> impl Iterator<Item = Range<u64>> + '_ {
     let step = u64::from(block_bytes);
-    runs.iter().flat_map(move |run| {
-        run.clone()
+    ranges.iter().flat_map(move |range| {
+        range
+            .clone()
             .step_by(step as usize)
-            .map(move |at| at..run.end.min(at + step))
+            .map(move |at| at..range.end.min(at + step))
     })
 }
 
@@ -187,7 +189,7 @@ pub struct NewStream {
     device: Arc<StreamDevice>,
     number: u64,
     form: Form,
-    runs: Vec<Run>,
+    ranges: Vec<BlockRange>,
     /// Whether the catalog has it, as an unfinished stream.
     is_recorded: bool,
     is_over: bool,
@@ -198,7 +200,7 @@ pub struct Stream {
     device: Arc<StreamDevice>,
     number: u64,
     form: Form,
-    runs: Vec<Range<u64>>,
+    ranges: Vec<Range<u64>>,
     about: Vec<u8>,
     /// Whether no other handle reads it or ever will.
     is_taken: bool,
@@ -271,7 +273,7 @@ impl Formatted {
             device,
             number,
             form,
-            runs: Vec::new(),
+            ranges: Vec::new(),
             is_recorded,
             is_over: false,
         })
@@ -300,16 +302,16 @@ impl Inner {
         let (form, about) = entry
             .about_stream()
             .expect("checked when the catalog was read");
-        let runs = entry
-            .runs
+        let ranges = entry
+            .ranges
             .iter()
-            .map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64)
+            .map(|range| range.start * BLOCK as u64..range.end() * BLOCK as u64)
             .collect();
         Stream {
             device,
             number: entry.id,
             form,
-            runs,
+            ranges,
             about: about.to_vec(),
             is_taken: false,
         }
@@ -331,8 +333,14 @@ impl Inside {
     }
 }
 
-fn entry(id: u64, name: &str, condition: Condition, about: Vec<u8>, runs: Vec<Run>) -> Entry {
-    let len = runs.iter().map(|run| run.blocks * BLOCK as u64).sum();
+fn entry(
+    id: u64,
+    name: &str,
+    condition: Condition,
+    about: Vec<u8>,
+    ranges: Vec<BlockRange>,
+) -> Entry {
+    let len = ranges.iter().map(|range| range.blocks * BLOCK as u64).sum();
     let (name, changed_ns) = (name.to_owned(), now_ns());
     Entry {
         id,
@@ -342,7 +350,7 @@ fn entry(id: u64, name: &str, condition: Condition, about: Vec<u8>, runs: Vec<Ru
         is_stream: true,
         name,
         about,
-        runs,
+        ranges,
         sums: Vec::new(),
     }
 }
@@ -373,11 +381,11 @@ impl NewStream {
     /// [`Error::NoSpace`].
     pub fn extend(&mut self) -> Result<Range<u64>, Error> {
         let block = self.form.blocks();
-        let had: u64 = self.runs.iter().map(|run| run.blocks).sum();
+        let had: u64 = self.ranges.iter().map(|range| range.blocks).sum();
         let take = || {
             let mut state = self.store.lock_to_write(&self.name)?;
             let free = state.space.blocks();
-            // Whole stream blocks, a quarter of the present length: this keeps runs few and the
+            // Whole stream blocks, a quarter of the present length: this keeps ranges few and the
             // reserve small, above all when little space is free.
             let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).min(free / 64) / block * block;
             let needed = u64::from(self.form.block_bytes);
@@ -391,13 +399,13 @@ impl NewStream {
                 .take_some(wanted.max(block), block)
                 .ok_or_else(no_space)
         };
-        let run = patiently(take, |error| matches!(error, Error::NoSpace { .. }))?;
-        self.device.garbage.add(run);
-        self.runs.push(run);
-        Ok(run.start * BLOCK as u64..run.end() * BLOCK as u64)
+        let range = patiently(take, |error| matches!(error, Error::NoSpace { .. }))?;
+        self.device.garbage.add(range);
+        self.ranges.push(range);
+        Ok(range.start * BLOCK as u64..range.end() * BLOCK as u64)
     }
 
-    /// Ends the stream at a byte of the device, in the last run, at the end of its last block;
+    /// Ends the stream at a byte of the device, in the last range, at the end of its last block;
     /// `about` is metadata of its owner. Durable on return. All writes have completed before.
     ///
     /// # Errors
@@ -406,22 +414,22 @@ impl NewStream {
     pub fn commit(mut self, end: u64, about: &[u8]) -> Result<(), Error> {
         let store = Arc::clone(&self.store);
         let end = end / BLOCK as u64;
-        let mut runs = std::mem::take(&mut self.runs);
-        let spare = runs.last_mut().map(|last| {
-            let spare = Run {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        let spare = ranges.last_mut().map(|last| {
+            let spare = BlockRange {
                 start: end,
                 blocks: last.end() - end,
             };
             last.blocks = end - last.start;
             spare
         });
-        let runs = joined(runs, self.form.blocks());
+        let ranges = joined(ranges, self.form.blocks());
         let entry = entry(
             self.number,
             &self.name,
             Condition::Whole,
             self.form.encode(about),
-            runs,
+            ranges,
         );
         let mut state = store.lock_to_write(&self.name)?;
         let old = state
@@ -441,21 +449,21 @@ impl NewStream {
         if changed.is_ok() {
             old.into_iter()
                 .for_each(|old| state.end(&store, End::gone(&old)));
-            spare.into_iter().for_each(|run| state.space.give(run));
+            spare.into_iter().for_each(|range| state.space.give(range));
         }
         changed
     }
 }
 
-/// Merges adjacent runs, unless that would change how blocks of the stream are cut.
-fn joined(runs: Vec<Run>, block: u64) -> Vec<Run> {
-    let mut joined: Vec<Run> = Vec::new();
-    for run in runs.into_iter().filter(|run| run.blocks > 0) {
+/// Merges adjacent ranges, unless that would change how blocks of the stream are cut.
+fn joined(ranges: Vec<BlockRange>, block: u64) -> Vec<BlockRange> {
+    let mut joined: Vec<BlockRange> = Vec::new();
+    for range in ranges.into_iter().filter(|range| range.blocks > 0) {
         match joined.last_mut() {
-            Some(last) if last.end() == run.start && last.blocks.is_multiple_of(block) => {
-                last.blocks += run.blocks
+            Some(last) if last.end() == range.start && last.blocks.is_multiple_of(block) => {
+                last.blocks += range.blocks
             }
-            _ => joined.push(run),
+            _ => joined.push(range),
         }
     }
     joined
@@ -489,7 +497,7 @@ impl Stream {
         Arc::clone(&self.device) as Arc<dyn Device>
     }
 
-    /// Bytes of a block; the last of a run may be shorter.
+    /// Bytes of a block; the last of a range may be shorter.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.form.block_bytes
@@ -497,8 +505,8 @@ impl Stream {
 
     /// Ranges of the device with its blocks, in order.
     #[must_use]
-    pub fn runs(&self) -> &[Range<u64>] {
-        &self.runs
+    pub fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
     }
 
     /// Metadata of its owner.
@@ -552,17 +560,17 @@ impl Stream {
         let Inside { catalog, space, .. } = &mut *state;
         catalog.change(vec![Record::Gone(entry.id)], space)?;
         state.open.remove(&entry.id);
-        self.device.garbage.leave(entry.runs.clone(), None);
+        self.device.garbage.leave(entry.ranges.clone(), None);
         self.is_taken = true;
         Ok(())
     }
 
-    /// Releases a run, or the beginning of one, of a stream that was [taken](Stream::take). The
+    /// Releases a range, or the beginning of one, of a stream that was [taken](Stream::take). The
     /// range will not be read again.
     pub fn let_go(&self, bytes: Range<u64>) {
         if self.is_taken {
             let start = bytes.start / BLOCK as u64;
-            self.device.garbage.give(Run {
+            self.device.garbage.give(BlockRange {
                 start,
                 blocks: bytes.end / BLOCK as u64 - start,
             });
@@ -636,12 +644,12 @@ pub(super) fn each_block(
     let Some((form, _)) = entry.about_stream() else {
         return Ok(());
     };
-    let runs: Vec<Range<u64>> = entry
-        .runs
+    let ranges: Vec<Range<u64>> = entry
+        .ranges
         .iter()
-        .map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64)
+        .map(|range| range.start * BLOCK as u64..range.end() * BLOCK as u64)
         .collect();
-    let mut places = blocks_of(&runs, form.block_bytes).peekable();
+    let mut places = blocks_of(&ranges, form.block_bytes).peekable();
     let (mut number, mut done) = (0, 0);
     let mut buf = outcore_device::Buf::default();
     while let Some(place) = places.next() {

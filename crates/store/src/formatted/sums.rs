@@ -1,7 +1,7 @@
 //! Checksums of an object's bytes, and the positions of its blocks.
 //!
 //! Every block has a CRC-32C. The checksums of 1023 blocks make a block of checksums; these are in
-//! order, in runs of their own:
+//! order, in ranges of their own:
 //!
 //! ```text
 //!      0  4  sum of the first block; 0: never written, reads as zeros
@@ -20,40 +20,40 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use outcore_device::{Buf, Device, Locked, read_now, write_now};
 
-use super::layout::{BLOCK, Run, SUMS, checksum};
+use super::layout::{BLOCK, BlockRange, SUMS, checksum};
 
 /// Blocks of checksums that the cache of a store holds, 4 MiB: the checksums of 4 GiB.
 const CACHED_PAGES: usize = 1024;
 
 /// Positions of the blocks of an object on the device.
 #[derive(Default)]
-pub(super) struct Places(BTreeMap<u64, Run>);
+pub(super) struct Places(BTreeMap<u64, BlockRange>);
 
 impl Places {
-    pub(super) fn new(runs: &[Run]) -> Places {
+    pub(super) fn new(ranges: &[BlockRange]) -> Places {
         let mut places = Places::default();
         let mut first = 0;
-        for &run in runs {
-            places.put(first, run);
-            first += run.blocks;
+        for &range in ranges {
+            places.put(first, range);
+            first += range.blocks;
         }
         places
     }
 
     /// Sets the position of blocks from `first` on, which had none before.
-    pub(super) fn put(&mut self, first: u64, run: Run) {
-        if run.blocks > 0 {
-            self.0.insert(first, run);
+    pub(super) fn put(&mut self, first: u64, range: BlockRange) {
+        if range.blocks > 0 {
+            self.0.insert(first, range);
         }
     }
 
     /// The position of a block, and the number of contiguous blocks from it on.
-    pub(super) fn find(&self, block: u64) -> Option<Run> {
-        let (&first, &run) = self.0.range(..=block).next_back()?;
+    pub(super) fn find(&self, block: u64) -> Option<BlockRange> {
+        let (&first, &range) = self.0.range(..=block).next_back()?;
         let inside = block - first;
-        (inside < run.blocks).then(|| Run {
-            start: run.start + inside,
-            blocks: run.blocks - inside,
+        (inside < range.blocks).then(|| BlockRange {
+            start: range.start + inside,
+            blocks: range.blocks - inside,
         })
     }
 
@@ -69,29 +69,29 @@ impl Places {
         }
     }
 
-    /// All runs, in order.
-    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+    /// All ranges, in order.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = BlockRange> {
         self.0.values().copied()
     }
 
-    /// All runs, in order, with those of `newer` in place of these; and the parts of these that are
+    /// All ranges, in order, with those of `newer` in place of these; and the parts of these that are
     /// replaced.
-    pub(super) fn with(&self, newer: &Places) -> (Vec<Run>, Vec<Run>) {
-        let (mut runs, mut replaced) = (Vec::new(), Vec::new());
-        for (&first, &run) in &self.0 {
+    pub(super) fn with(&self, newer: &Places) -> (Vec<BlockRange>, Vec<BlockRange>) {
+        let (mut ranges, mut replaced) = (Vec::new(), Vec::new());
+        for (&first, &range) in &self.0 {
             let mut block = first;
-            while block < first + run.blocks {
-                let (left, old) = (first + run.blocks - block, run.start + block - first);
-                let (run, is_newer) = match newer.find(block) {
+            while block < first + range.blocks {
+                let (left, old) = (first + range.blocks - block, range.start + block - first);
+                let (range, is_newer) = match newer.find(block) {
                     Some(found) => (
-                        Run {
+                        BlockRange {
                             start: found.start,
                             blocks: found.blocks.min(left),
                         },
                         true,
                     ),
                     None => (
-                        Run {
+                        BlockRange {
                             start: old,
                             blocks: newer.missing(block, left),
                         },
@@ -99,19 +99,21 @@ impl Places {
                     ),
                 };
                 if is_newer {
-                    replaced.push(Run {
+                    replaced.push(BlockRange {
                         start: old,
-                        blocks: run.blocks,
+                        blocks: range.blocks,
                     });
                 }
-                block += run.blocks;
-                match runs.last_mut() {
-                    Some(last) if Run::end(*last) == run.start => last.blocks += run.blocks,
-                    _ => runs.push(run),
+                block += range.blocks;
+                match ranges.last_mut() {
+                    Some(last) if BlockRange::end(*last) == range.start => {
+                        last.blocks += range.blocks
+                    }
+                    _ => ranges.push(range),
                 }
             }
         }
-        (runs, replaced)
+        (ranges, replaced)
     }
 }
 
@@ -262,11 +264,12 @@ impl Cache {
         Ok(())
     }
 
-    /// The blocks of these runs are no checksums any longer, or are not read any more.
-    fn forget(&self, runs: impl Iterator<Item = Run>) {
+    /// The blocks of these ranges are no checksums any longer, or are not read any more.
+    fn forget(&self, ranges: impl Iterator<Item = BlockRange>) {
         let mut cached = self.lock();
         let before = cached.pages.len();
-        runs.flat_map(|run| run.start..run.end())
+        ranges
+            .flat_map(|range| range.start..range.end())
             .for_each(|place| _ = cached.pages.remove(&place));
         if cached.pages.len() < before {
             let Cached { pages, order, .. } = &mut *cached;
@@ -330,16 +333,21 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn new(cache: &Arc<Cache>, runs: &[Run], are_new: bool, are_settled: bool) -> Sums {
-        let count = runs.iter().map(|run| run.blocks).sum::<u64>() as usize;
+    pub(super) fn new(
+        cache: &Arc<Cache>,
+        ranges: &[BlockRange],
+        are_new: bool,
+        are_settled: bool,
+    ) -> Sums {
+        let count = ranges.iter().map(|range| range.blocks).sum::<u64>() as usize;
         let begun = are_new.then(|| Mutex::new(vec![false; count]));
         if are_new {
             // Pages of an object that had these blocks before may still be cached.
-            cache.forget(runs.iter().copied());
+            cache.forget(ranges.iter().copied());
         }
         Sums {
             cache: Arc::clone(cache),
-            places: Places::new(runs),
+            places: Places::new(ranges),
             begun,
             are_settled: AtomicBool::new(are_settled),
         }
@@ -404,8 +412,8 @@ impl Sums {
     pub(super) fn write(&self) -> io::Result<()> {
         for (number, place) in self
             .places
-            .runs()
-            .flat_map(|run| run.start..run.end())
+            .ranges()
+            .flat_map(|range| range.start..range.end())
             .enumerate()
         {
             if let Some(begun) = &self.begun {
@@ -424,7 +432,7 @@ impl Sums {
 
 impl Drop for Sums {
     fn drop(&mut self) {
-        self.cache.forget(self.places.runs());
+        self.cache.forget(self.places.ranges());
     }
 }
 
@@ -453,13 +461,15 @@ impl NewSums {
         old: &Sums,
         first: u64,
         count: usize,
-        mut take: impl FnMut() -> io::Result<Vec<Run>>,
+        mut take: impl FnMut() -> io::Result<Vec<BlockRange>>,
     ) -> io::Result<()> {
         let mut places = self.places();
         for (number, ..) in pages(first, count) {
             if places.find(number).is_none() {
                 let page = old.page(number, |page| page.clone())?;
-                take()?.into_iter().for_each(|run| places.put(number, run));
+                take()?
+                    .into_iter()
+                    .for_each(|range| places.put(number, range));
                 self.cache.put(place_of(&places, number)?, page)?;
             }
         }
@@ -486,15 +496,15 @@ impl NewSums {
     /// Writes all pages to their blocks.
     pub(super) fn write(&self) -> io::Result<()> {
         self.places()
-            .runs()
-            .flat_map(|run| run.start..run.end())
+            .ranges()
+            .flat_map(|range| range.start..range.end())
             .try_for_each(|place| self.cache.settle(place))
     }
 
     /// Gives up, and returns the blocks that were taken.
     pub(super) fn abandon(&self) -> Places {
         let places = std::mem::take(&mut *self.places());
-        self.cache.forget(places.runs());
+        self.cache.forget(places.ranges());
         places
     }
 }
@@ -522,7 +532,7 @@ fn pages(first: u64, count: usize) -> impl Iterator<Item = (u64, Range<usize>, R
 fn place_of(places: &Places, number: u64) -> io::Result<u64> {
     places
         .find(number)
-        .map(|run| run.start)
+        .map(|range| range.start)
         .ok_or_else(|| wrong("its checksums are missing".into()))
 }
 
@@ -542,23 +552,23 @@ mod tests {
     use outcore_device::MemoryDevice;
 
     #[test]
-    fn a_block_is_found_in_its_run() {
+    fn a_block_is_found_in_its_range() {
         let places = Places::new(&[
-            Run {
+            BlockRange {
                 start: 10,
                 blocks: 3,
             },
-            Run {
+            BlockRange {
                 start: 2,
                 blocks: 1,
             },
-            Run {
+            BlockRange {
                 start: 100,
                 blocks: 2,
             },
         ]);
         let found: Vec<_> = (0..7)
-            .map(|block| places.find(block).map(|run| (run.start, run.blocks)))
+            .map(|block| places.find(block).map(|range| (range.start, range.blocks)))
             .collect();
         assert_eq!(
             found,
@@ -577,17 +587,20 @@ mod tests {
 
     #[test]
     fn newer_places_count_before_older_ones() {
-        let run = |start, blocks| Run { start, blocks };
-        let old = Places::new(&[run(10, 4), run(50, 4)]);
+        let range = |start, blocks| BlockRange { start, blocks };
+        let old = Places::new(&[range(10, 4), range(50, 4)]);
         let mut newer = Places::default();
-        newer.put(2, run(100, 4));
-        newer.put(7, run(200, 1));
-        let (runs, replaced) = old.with(&newer);
-        assert_eq!(runs, [run(10, 2), run(100, 4), run(52, 1), run(200, 1)]);
-        assert_eq!(replaced, [run(12, 2), run(50, 2), run(53, 1)]);
+        newer.put(2, range(100, 4));
+        newer.put(7, range(200, 1));
+        let (ranges, replaced) = old.with(&newer);
+        assert_eq!(
+            ranges,
+            [range(10, 2), range(100, 4), range(52, 1), range(200, 1)]
+        );
+        assert_eq!(replaced, [range(12, 2), range(50, 2), range(53, 1)]);
         assert_eq!(
             old.with(&Places::default()),
-            (vec![run(10, 4), run(50, 4)], vec![])
+            (vec![range(10, 4), range(50, 4)], vec![])
         );
     }
 
@@ -598,21 +611,21 @@ mod tests {
     #[test]
     fn sums_come_back_and_damage_is_seen() {
         let device = device();
-        let runs = [
-            Run {
+        let ranges = [
+            BlockRange {
                 start: 9,
                 blocks: 1,
             },
-            Run {
+            BlockRange {
                 start: 3,
                 blocks: 2,
             },
         ];
-        let new = Sums::new(&Cache::new(&device), &runs, true, true);
+        let new = Sums::new(&Cache::new(&device), &ranges, true, true);
         new.set(SUMS - 1, &[5, 6, 7]).unwrap();
         assert_eq!(new.get(SUMS - 2, 5).unwrap(), [0, 5, 6, 7, 0]);
         new.write().unwrap();
-        let found = |are_settled| Sums::new(&Cache::new(&device), &runs, false, are_settled);
+        let found = |are_settled| Sums::new(&Cache::new(&device), &ranges, false, are_settled);
         assert_eq!(found(true).get(SUMS - 2, 5).unwrap(), [0, 5, 6, 7, 0]);
         assert_eq!(found(true).get(3 * SUMS - 1, 1).unwrap(), [0]);
         assert!(found(true).get(3 * SUMS, 1).is_err());
@@ -632,7 +645,7 @@ mod tests {
             let cache = Cache::of(&device, most);
             let sums = Sums::new(
                 &cache,
-                &[Run {
+                &[BlockRange {
                     start: 10,
                     blocks: 8,
                 }],
@@ -658,7 +671,7 @@ mod tests {
             assert!(cache.lock().pages.is_empty() && cache.lock().order.is_empty());
             let found = Sums::new(
                 &cache,
-                &[Run {
+                &[BlockRange {
                     start: 10,
                     blocks: 8,
                 }],
@@ -673,18 +686,18 @@ mod tests {
     /// first.
     #[test]
     fn sums_that_two_threads_read_at_once_are_one() {
-        let (device, runs) = (
+        let (device, ranges) = (
             device(),
-            [Run {
+            [BlockRange {
                 start: 10,
                 blocks: 1,
             }],
         );
-        Sums::new(&Cache::new(&device), &runs, true, true)
+        Sums::new(&Cache::new(&device), &ranges, true, true)
             .write()
             .unwrap();
         for round in 1..300 {
-            let sums = Sums::new(&Cache::new(&device), &runs, false, true);
+            let sums = Sums::new(&Cache::new(&device), &ranges, false, true);
             let begin = std::sync::Barrier::new(4);
             std::thread::scope(|scope| {
                 for thread in 0..4 {
@@ -704,7 +717,7 @@ mod tests {
         let device = device();
         let sums = Sums::new(
             &Cache::of(&device, 2),
-            &[Run {
+            &[BlockRange {
                 start: 10,
                 blocks: 6,
             }],

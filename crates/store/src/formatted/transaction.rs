@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use outcore_device::{Blocking, Device, Limits, Locked, Route, flush_now, read_now, write_now};
 
 use super::body::{Body, Garbage, ObjectDevice, damaged, differs, pieces};
-use super::layout::{BLOCK, Condition, Entry, Record, Run, sum_blocks};
+use super::layout::{BLOCK, BlockRange, Condition, Entry, Record, sum_blocks};
 use super::sums::{NewSums, Places, sum_of};
 use super::{Formatted, Inner, Inside, named, now_ns};
 use crate::error::Error;
@@ -76,7 +76,7 @@ impl Transaction {
                 no_space(store, &name, needed, state)
             })?;
             let garbage = Arc::new(Garbage::new(taken.clone(), &store.returned));
-            let (id, condition, (runs, sums)) = (
+            let (id, condition, (ranges, sums)) = (
                 state.catalog.draw_id(),
                 Condition::Whole,
                 cut(taken, blocks),
@@ -91,7 +91,7 @@ impl Transaction {
                     is_stream,
                     name,
                     about,
-                    runs,
+                    ranges,
                     sums,
                 },
                 garbage,
@@ -381,16 +381,16 @@ pub(super) enum End {
     /// They belong to a new object.
     Begins(Arc<Body>),
     /// The object of this number, with these blocks, was removed.
-    Gone(u64, Vec<Run>),
+    Gone(u64, Vec<BlockRange>),
     /// These belonged to the old version only; number of the new one.
-    Replaced(u64, Vec<Run>, u64),
+    Replaced(u64, Vec<BlockRange>, u64),
 }
 
 impl End {
     pub(super) fn gone(entry: &Entry) -> End {
         End::Gone(
             entry.id,
-            entry.runs.iter().chain(&entry.sums).copied().collect(),
+            entry.ranges.iter().chain(&entry.sums).copied().collect(),
         )
     }
 }
@@ -412,19 +412,19 @@ struct NewVersion {
 
 impl NewVersion {
     /// The entry of the new version, and blocks that only the old one has.
-    fn finish(&self, old: &Entry) -> Result<(Entry, Vec<Run>), Error> {
+    fn finish(&self, old: &Entry) -> Result<(Entry, Vec<BlockRange>), Error> {
         let fail = |source| Error::from_io(&self.name, "write it", source);
         if self.has_failed.load(Ordering::Acquire) {
             return Err(fail(io::Error::other("an earlier write has failed")));
         }
         self.sums.write().map_err(fail)?;
-        let (runs, mut replaced) = self.old.places.with(&self.places.locked());
+        let (ranges, mut replaced) = self.old.places.with(&self.places.locked());
         let (sums, replaced_sums) = self.old.sums.places().with(&self.sums.places());
         replaced.extend(replaced_sums);
         Ok((
             Entry {
                 id: self.id,
-                runs,
+                ranges,
                 sums,
                 ..old.clone()
             },
@@ -457,12 +457,12 @@ impl NewVersion {
                     .take(missing)
                     .ok_or(io::ErrorKind::StorageFull)?;
                 let mut at = block;
-                for run in taken {
-                    places.put(at, run);
-                    at += run.blocks;
+                for range in taken {
+                    places.put(at, range);
+                    at += range.blocks;
                 }
             }
-            block += missing + places.find(block + missing).map_or(0, |run| run.blocks);
+            block += missing + places.find(block + missing).map_or(0, |range| range.blocks);
         }
         let take = || {
             state
@@ -497,10 +497,10 @@ impl Blocking for NewVersion {
         self.old.read(destination, offset)?;
         let first = offset / BLOCK as u64;
         for (number, block) in (first..).zip(destination.chunks_mut(BLOCK)) {
-            let Some(run) = self.places.locked().find(number) else {
+            let Some(range) = self.places.locked().find(number) else {
                 continue;
             };
-            read_now(&*self.old.device, block, run.start * BLOCK as u64)?;
+            read_now(&*self.old.device, block, range.start * BLOCK as u64)?;
             if differs(block, self.sums.get(number)?) {
                 return Err(damaged(number * BLOCK as u64));
             }
@@ -539,23 +539,23 @@ impl Drop for NewVersion {
         self.store
             .returned
             .locked()
-            .extend(places.runs().chain(sums.runs()));
+            .extend(places.ranges().chain(sums.ranges()));
     }
 }
 
-/// The first `blocks` blocks of runs, and the rest.
-fn cut(taken: Vec<Run>, blocks: u64) -> (Vec<Run>, Vec<Run>) {
+/// The first `blocks` blocks of ranges, and the rest.
+fn cut(taken: Vec<BlockRange>, blocks: u64) -> (Vec<BlockRange>, Vec<BlockRange>) {
     let (mut first, mut rest, mut left) = (Vec::new(), Vec::new(), blocks);
-    for run in taken {
-        let here = run.blocks.min(left);
+    for range in taken {
+        let here = range.blocks.min(left);
         left -= here;
-        first.extend((here > 0).then_some(Run {
-            start: run.start,
+        first.extend((here > 0).then_some(BlockRange {
+            start: range.start,
             blocks: here,
         }));
-        rest.extend((here < run.blocks).then_some(Run {
-            start: run.start + here,
-            blocks: run.blocks - here,
+        rest.extend((here < range.blocks).then_some(BlockRange {
+            start: range.start + here,
+            blocks: range.blocks - here,
         }));
     }
     (first, rest)

@@ -131,7 +131,7 @@ pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(),
 /// The byte value that fills all blocks of a stream, each verified.
 pub(crate) fn value_of_stream(store: &Formatted, name: &str) -> Result<u8, Error> {
     let stream = store.open_stream(name)?;
-    let places: Vec<_> = blocks_of(stream.runs(), stream.block_bytes()).collect();
+    let places: Vec<_> = blocks_of(stream.ranges(), stream.block_bytes()).collect();
     for (number, place) in places.iter().enumerate() {
         let mut buffer = Buf::anonymous((place.end - place.start) as usize).unwrap();
         read_now(&*stream.device(), &mut buffer, place.start).unwrap();

@@ -12,19 +12,19 @@ use outcore_matrix::sparse::Piece;
 use super::segment::{Entries, Fragment, segment_fragments};
 use super::sorted::{Keys, Sorted};
 
-/// All that makes one bucket of the result, or, of a bucket of one place, some of its entries.
+/// All that makes one bucket of the result, or, of a bucket of one minor index, some of its entries.
 pub(super) struct Bucket<T> {
     pub(super) bucket: usize,
     /// Its number in its group, and how many that has.
     pub(super) of_group: (usize, usize),
-    pub(super) places: Range<u64>,
+    pub(super) minors: Range<u64>,
     /// Of the result.
     pub(super) entries: Range<u64>,
     /// Whether its offsets are written.
     pub(super) begins: bool,
     pub(super) index: DType,
     pub(super) has_values: bool,
-    pub(super) place_bytes: usize,
+    pub(super) minor_bytes: usize,
     pub(super) pieces: Arc<Vec<Piece>>,
     pub(super) sources: Vec<Source>,
     pub(super) kept: Arc<Vec<Sorted<T>>>,
@@ -52,16 +52,16 @@ impl<T: Real> Bucket<T> {
             .filter(|source| matches!(source, Source::Segment(_)))
             .count();
         let (read, written) = blocks.split_at_mut(read);
-        // Where the next entry of each place goes, from the bucket's first.
-        let mut next = vec![0u64; (self.places.end - self.places.start) as usize + 1];
+        // Where the next entry of each minor index goes, from the bucket's first.
+        let mut next = vec![0u64; (self.minors.end - self.minors.start) as usize + 1];
         self.fragments(read, stop, |fragment| {
-            fragment.each_place(|place| next[place + 1] += 1)
+            fragment.each_minor(|minor| next[minor + 1] += 1)
         });
         if stop() {
-            // Places of what was not counted would be beyond the bucket.
+            // Minor indices of what was not counted would be beyond the bucket.
             return Ok(());
         }
-        (1..next.len()).for_each(|place| next[place] += next[place - 1]);
+        (1..next.len()).for_each(|minor| next[minor] += next[minor - 1]);
         let written = match self.begins {
             true => {
                 let (offsets, rest) = written.split_at_mut(1);
@@ -108,9 +108,9 @@ impl<T: Real> Bucket<T> {
         stop: &dyn Fn() -> bool,
     ) {
         self.fragments(read, stop, |fragment| {
-            fragment.each(|at, place, line| {
-                let to = next[place] as usize;
-                next[place] += 1;
+            fragment.each(|at, minor, line| {
+                let to = next[minor] as usize;
+                next[minor] += 1;
                 indices[to] = index(line);
                 if let Some(&value) = fragment.values.get(at) {
                     values[to] = value;
@@ -136,7 +136,7 @@ impl<T: Real> Bucket<T> {
                         self.of_group,
                         pieces,
                         self.has_values,
-                        self.place_bytes,
+                        self.minor_bytes,
                         |piece, entries, values| {
                             if stop() {
                                 return;
@@ -155,10 +155,10 @@ impl<T: Real> Bucket<T> {
                         let range = sorted.entries(self.bucket);
                         let entries = match &sorted.keys {
                             Keys::Narrow(keys) => {
-                                Entries::NarrowKeys(&keys[range.clone()], self.places.start)
+                                Entries::NarrowKeys(&keys[range.clone()], self.minors.start)
                             }
                             Keys::Wide(keys) => {
-                                Entries::WideKeys(&keys[range.clone()], self.places.start)
+                                Entries::WideKeys(&keys[range.clone()], self.minors.start)
                             }
                         };
                         let values = if self.has_values {

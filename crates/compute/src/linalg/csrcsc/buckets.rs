@@ -1,4 +1,5 @@
-//! Places cut into buckets of about equal entries, and buckets into groups that go through scratch
+//! Minor indices cut into buckets of about equal entries, and buckets into groups that go through
+//! scratch
 //! together.
 
 use std::ops::Range;
@@ -12,17 +13,17 @@ use outcore_matrix::sparse::with_lines;
 
 use super::{GROUP, NARROW};
 
-/// Places that are looked at to find out how entries lie.
+/// Minor indices that are looked at to find out how entries lie.
 const SAMPLES: usize = 1 << 16;
-/// Pieces that they are taken from: many, since places may depend on lines; of a small matrix
+/// Pieces that they are taken from: many, since minor indices may depend on lines; of a small matrix
 /// fewer, since they are read for this only.
 const SAMPLED: (usize, usize) = (64, 1024);
-/// Entries of the table that says which bucket a place is in.
+/// Entries of the table that says which bucket a minor index is in.
 const TABLE_BITS: u32 = 20;
 
-/// Which bucket a place is in.
+/// Which bucket a minor index is in.
 pub(super) struct Buckets {
-    /// First place of each, and the end of the last.
+    /// First minor index of each, and the end of the last.
     starts: Vec<u64>,
     /// Which buckets each has.
     groups: Vec<Range<usize>>,
@@ -31,8 +32,8 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// Quantiles of the sample, at places that are multiples of 2^shift; none wider than `widest`,
-    /// if that is not less.
+    /// Quantiles of the sample, at minor indices that are multiples of 2^shift; none wider than
+    /// `widest`, if that is not less.
     pub(super) fn new(width: u64, wanted: u64, widest: u64, mut sample: Vec<u64>) -> Buckets {
         let shift = (64 - width.leading_zeros()).saturating_sub(TABLE_BITS);
         sample.sort_unstable();
@@ -44,7 +45,7 @@ impl Buckets {
                     .copied()
             })
             .collect();
-        // A place that is met at two quantiles has a bucket to itself.
+        // A minor index that is met at two quantiles has a bucket to itself.
         let heavy: Vec<u64> = quantiles
             .windows(2)
             .filter(|pair| pair[0] == pair[1])
@@ -87,17 +88,17 @@ impl Buckets {
         &self.groups
     }
 
-    /// Whether a group is a bucket of one place, which needs no sorting.
-    pub(super) fn is_one_place(&self, group: &Range<usize>) -> bool {
-        group.len() == 1 && self.place_bytes(group.start) == 0
+    /// Whether a group is a bucket of one minor index, which needs no sorting.
+    pub(super) fn is_one_index(&self, group: &Range<usize>) -> bool {
+        group.len() == 1 && self.minor_bytes(group.start) == 0
     }
 
     #[inline]
-    pub(super) fn of(&self, place: u64) -> usize {
-        usize::from(self.table[(place >> self.shift) as usize])
+    pub(super) fn of(&self, minor: u64) -> usize {
+        usize::from(self.table[(minor >> self.shift) as usize])
     }
 
-    pub(super) fn places(&self, bucket: usize) -> Range<u64> {
+    pub(super) fn minors(&self, bucket: usize) -> Range<u64> {
         self.starts[bucket]..self.starts[bucket + 1]
     }
 
@@ -107,8 +108,8 @@ impl Buckets {
             .all(|pair| pair[1] - pair[0] <= NARROW)
     }
 
-    /// Bytes of a place in scratch; nothing where there is one only.
-    pub(super) fn place_bytes(&self, bucket: usize) -> usize {
+    /// Bytes of a minor index in scratch; nothing where there is one only.
+    pub(super) fn minor_bytes(&self, bucket: usize) -> usize {
         match self.starts[bucket + 1] - self.starts[bucket] {
             1 => 0,
             0..=0x100 => 1,
@@ -119,10 +120,10 @@ impl Buckets {
 }
 
 /// Buckets next to each other, as many as are put together at once, or fewer that have as many
-/// entries; a place by itself where it has.
+/// entries; a minor index by itself where it has.
 fn groups(starts: &[u64], wanted: u64, sample: &[u64]) -> Vec<Range<usize>> {
     let weight = |bucket: usize| {
-        let before = |place| sample.partition_point(|&other| other < place);
+        let before = |minor| sample.partition_point(|&other| other < minor);
         before(starts[bucket + 1]) - before(starts[bucket])
     };
     let most = sample.len() * GROUP as usize / wanted as usize;
@@ -157,9 +158,9 @@ pub(super) fn sample_plan<T: Real>(plan: &mut Plan, a: &Sparse) -> Arc<Mutex<Vec
             let step = (lines.piece.entries() as usize).div_ceil(each).max(1);
             let mut sample = sample.locked();
             let mut seen = 0;
-            with_lines!(lines, &cx.blocks[1..], T, a => a.each_line(|_, entries| entries.each(|place, _| {
+            with_lines!(lines, &cx.blocks[1..], T, a => a.each_line(|_, entries| entries.each(|minor, _| {
                 if seen % step == 0 {
-                    sample.push(place as u64);
+                    sample.push(minor as u64);
                 }
                 seen += 1;
             })));
@@ -177,7 +178,7 @@ mod tests {
     fn a_heavy_last_place_ends_where_places_end() {
         for width in [1, 5, (1 << 21) + 1, (1 << 21) + 3] {
             let buckets = Buckets::new(width, 8, NARROW, vec![width - 1; 100]);
-            assert_eq!(buckets.places(buckets.count() - 1).end, width);
+            assert_eq!(buckets.minors(buckets.count() - 1).end, width);
             assert_eq!(buckets.of(width - 1), buckets.count() - 1);
         }
     }
@@ -195,10 +196,10 @@ mod tests {
         let alone: Vec<_> = heavy
             .groups()
             .iter()
-            .filter(|group| heavy.is_one_place(group))
+            .filter(|group| heavy.is_one_index(group))
             .collect();
         assert_eq!(alone.len(), 1);
-        assert_eq!(heavy.places(alone[0].start), 500..501);
+        assert_eq!(heavy.minors(alone[0].start), 500..501);
         for buckets in [even, heavy] {
             assert!(
                 buckets

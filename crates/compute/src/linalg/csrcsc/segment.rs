@@ -12,21 +12,21 @@ use super::sorted::{Key, Keys, Sorted};
 #[derive(Clone, Copy)]
 struct Widths {
     value: usize,
-    place: usize,
+    minor: usize,
 }
 
 impl Widths {
-    fn new<T>(has_values: bool, place: usize) -> Widths {
+    fn new<T>(has_values: bool, minor: usize) -> Widths {
         Widths {
             value: if has_values { size_of::<T>() } else { 0 },
-            place,
+            minor,
         }
     }
 
     /// Of a bucket that has so much of each piece: entries and bytes of gaps.
     fn bytes(self, counts: impl Iterator<Item = [u32; 2]>) -> usize {
         let bytes = counts
-            .map(|[entries, gaps]| entries as usize * (self.value + self.place) + gaps as usize);
+            .map(|[entries, gaps]| entries as usize * (self.value + self.minor) + gaps as usize);
         bytes.sum::<usize>().next_multiple_of(8)
     }
 }
@@ -44,7 +44,7 @@ pub(super) fn segment_bytes<T: Real>(
     has_values: bool,
 ) -> u64 {
     let bytes = |bucket| {
-        let widths = Widths::new::<T>(has_values, buckets.place_bytes(bucket));
+        let widths = Widths::new::<T>(has_values, buckets.minor_bytes(bucket));
         widths.bytes(sorted.iter().map(|piece| piece.counts(bucket)))
     };
     (head_bytes(group.len(), sorted.len()) + group.clone().map(bytes).sum::<usize>())
@@ -70,7 +70,7 @@ pub(super) fn fill_segment<T: Real>(
         for (into, piece) in counts.as_chunks_mut::<8>().0.iter_mut().zip(sorted) {
             *into = bytemuck::cast(piece.counts(bucket));
         }
-        let widths = Widths::new::<T>(has_values, buckets.place_bytes(bucket));
+        let widths = Widths::new::<T>(has_values, buckets.minor_bytes(bucket));
         let len = widths.bytes(sorted.iter().map(|piece| piece.counts(bucket)));
         fill_bucket(
             rest.split_off_mut(..len).expect("as long as was counted"),
@@ -93,19 +93,19 @@ fn fill_bucket<T: Real>(
     widths: Widths,
     stop: &dyn Fn() -> bool,
 ) {
-    let first = buckets.places(bucket).start;
+    let first = buckets.minors(bucket).start;
     let mut next = |len: usize| rest.split_off_mut(..len).expect("as long as was counted");
     let pieces = || sorted.iter().take_while(|_| !stop());
     for piece in pieces().filter(|_| widths.value > 0) {
         let values: &[u8] = cast_slice(&piece.values[piece.entries(bucket)]);
         next(values.len()).copy_from_slice(values);
     }
-    for piece in pieces().filter(|_| widths.place > 0) {
+    for piece in pieces().filter(|_| widths.minor > 0) {
         let entries = piece.entries(bucket);
-        let into = next(entries.len() * widths.place);
+        let into = next(entries.len() * widths.minor);
         match &piece.keys {
-            Keys::Narrow(keys) => fill_places(into, &keys[entries], first, widths.place),
-            Keys::Wide(keys) => fill_places(into, &keys[entries], first, widths.place),
+            Keys::Narrow(keys) => fill_minors(into, &keys[entries], first, widths.minor),
+            Keys::Wide(keys) => fill_minors(into, &keys[entries], first, widths.minor),
         }
     }
     for piece in pieces() {
@@ -120,25 +120,25 @@ fn fill_bucket<T: Real>(
     }
 }
 
-fn fill_places(into: &mut [u8], keys: &[impl Key], first: u64, place_bytes: usize) {
-    let places = keys.iter().map(|key| key.place(first));
-    match place_bytes {
+fn fill_minors(into: &mut [u8], keys: &[impl Key], first: u64, minor_bytes: usize) {
+    let minors = keys.iter().map(|key| key.minor(first));
+    match minor_bytes {
         1 => into
             .iter_mut()
-            .zip(places)
-            .for_each(|(into, place)| *into = place as u8),
+            .zip(minors)
+            .for_each(|(into, minor)| *into = minor as u8),
         2 => into
             .as_chunks_mut()
             .0
             .iter_mut()
-            .zip(places)
-            .for_each(|(into, place)| *into = (place as u16).to_ne_bytes()),
+            .zip(minors)
+            .for_each(|(into, minor)| *into = (minor as u16).to_ne_bytes()),
         _ => into
             .as_chunks_mut()
             .0
             .iter_mut()
-            .zip(places)
-            .for_each(|(into, place)| *into = place.to_ne_bytes()),
+            .zip(minors)
+            .for_each(|(into, minor)| *into = minor.to_ne_bytes()),
     }
 }
 
@@ -176,55 +176,55 @@ pub(super) struct Fragment<'a, T> {
     pub(super) values: &'a [T],
 }
 
-/// Places, from the first of their bucket, and lines, from the first of their piece.
+/// Minor indices, from the first of their bucket, and lines, from the first of their piece.
 #[derive(Clone, Copy)]
 pub(super) enum Entries<'a> {
-    /// Their number, all of one place, and gaps.
-    OnePlace(usize, &'a [u8]),
-    /// Places and gaps.
+    /// Their number, all of one minor index, and gaps.
+    OneIndex(usize, &'a [u8]),
+    /// Minor indices and gaps.
     Bytes(&'a [u8], &'a [u8]),
     Narrow(&'a [u16], &'a [u8]),
     Wide(&'a [u32], &'a [u8]),
-    /// Keys, and the first place of the bucket.
+    /// Keys, and the first minor index of the bucket.
     NarrowKeys(&'a [u32], u64),
     WideKeys(&'a [u64], u64),
 }
 
 impl<T> Fragment<'_, T> {
-    /// Calls `f` with the place of each entry.
-    pub(super) fn each_place(&self, mut f: impl FnMut(usize)) {
+    /// Calls `f` with the minor index of each entry.
+    pub(super) fn each_minor(&self, mut f: impl FnMut(usize)) {
         match self.entries {
-            Entries::OnePlace(count, _) => (0..count).for_each(|_| f(0)),
-            Entries::Bytes(places, _) => places.iter().for_each(|&place| f(usize::from(place))),
-            Entries::Narrow(places, _) => places.iter().for_each(|&place| f(usize::from(place))),
-            Entries::Wide(places, _) => places.iter().for_each(|&place| f(place as usize)),
+            Entries::OneIndex(count, _) => (0..count).for_each(|_| f(0)),
+            Entries::Bytes(minors, _) => minors.iter().for_each(|&minor| f(usize::from(minor))),
+            Entries::Narrow(minors, _) => minors.iter().for_each(|&minor| f(usize::from(minor))),
+            Entries::Wide(minors, _) => minors.iter().for_each(|&minor| f(minor as usize)),
             Entries::NarrowKeys(keys, first) => {
-                keys.iter().for_each(|key| f(key.place(first) as usize))
+                keys.iter().for_each(|key| f(key.minor(first) as usize))
             }
             Entries::WideKeys(keys, first) => {
-                keys.iter().for_each(|key| f(key.place(first) as usize))
+                keys.iter().for_each(|key| f(key.minor(first) as usize))
             }
         }
     }
 
-    /// Calls `f` with number, place and line of each.
+    /// Calls `f` with number, minor index and line of each.
     pub(super) fn each(&self, mut f: impl FnMut(usize, usize, u64)) {
         match self.entries {
             Entries::NarrowKeys(keys, first) => self.each_key(keys, first, f),
             Entries::WideKeys(keys, first) => self.each_key(keys, first, f),
-            Entries::OnePlace(_, gaps)
+            Entries::OneIndex(_, gaps)
             | Entries::Bytes(_, gaps)
             | Entries::Narrow(_, gaps)
             | Entries::Wide(_, gaps) => {
                 let (mut at, mut line, mut gaps) = (0, self.first_line, gaps.iter());
-                self.each_place(|place| {
+                self.each_minor(|minor| {
                     for &gap in gaps.by_ref() {
                         line += u64::from(gap);
                         if gap < 255 {
                             break;
                         }
                     }
-                    f(at, place, line);
+                    f(at, minor, line);
                     at += 1;
                 });
             }
@@ -236,7 +236,7 @@ impl<T> Fragment<'_, T> {
         entries.for_each(|(at, key)| {
             f(
                 at,
-                key.place(first) as usize,
+                key.minor(first) as usize,
                 self.first_line + u64::from(key.line()),
             )
         });
@@ -250,16 +250,16 @@ pub(super) fn segment_fragments<T: Real>(
     (bucket, buckets): (usize, usize),
     pieces: Range<usize>,
     has_values: bool,
-    place_bytes: usize,
+    minor_bytes: usize,
     mut f: impl FnMut(usize, Entries<'_>, &[T]),
 ) {
-    let widths = Widths::new::<T>(has_values, place_bytes);
+    let widths = Widths::new::<T>(has_values, minor_bytes);
     let counts_at = head_bytes(buckets, pieces.len()) - 8 * (buckets - bucket) * pieces.len();
     let begin = cast_slice::<u8, u32>(&segment[..4 * buckets])[bucket] as usize;
     let counts: &[[u32; 2]] = cast_slice(&segment[counts_at..counts_at + 8 * pieces.len()]);
     let entries: usize = counts.iter().map(|count| count[0] as usize).sum();
     let (values, rest) = segment[begin..].split_at(entries * widths.value);
-    let (places, mut gaps) = rest.split_at(entries * widths.place);
+    let (minors, mut gaps) = rest.split_at(entries * widths.minor);
     let values: &[T] = if values.is_empty() {
         &[]
     } else {
@@ -271,12 +271,12 @@ pub(super) fn segment_fragments<T: Real>(
         at = range.end;
         let (these, rest) = gaps.split_at(gap_bytes as usize);
         gaps = rest;
-        let places = &places[range.start * place_bytes..range.end * place_bytes];
-        let entries = match place_bytes {
-            _ if places.is_empty() => Entries::OnePlace(range.len(), these),
-            1 => Entries::Bytes(places, these),
-            2 => Entries::Narrow(cast_slice(places), these),
-            _ => Entries::Wide(cast_slice(places), these),
+        let minors = &minors[range.start * minor_bytes..range.end * minor_bytes];
+        let entries = match minor_bytes {
+            _ if minors.is_empty() => Entries::OneIndex(range.len(), these),
+            1 => Entries::Bytes(minors, these),
+            2 => Entries::Narrow(cast_slice(minors), these),
+            _ => Entries::Wide(cast_slice(minors), these),
         };
         f(
             piece,
@@ -300,9 +300,9 @@ mod tests {
     fn a_segment_is_filled_piece_by_piece_until_it_is_stopped() {
         let (width, pieces) = (100, 5);
         let offsets: Vec<i64> = (0..=40).map(|line| 10 * line).collect();
-        let places: Vec<i32> = (0..400).map(|at| at % 10 * 10 + at / 40).collect();
+        let minors: Vec<i32> = (0..400).map(|at| at % 10 * 10 + at / 40).collect();
         let values: Vec<f32> = (0..400).map(|at| at as f32).collect();
-        let a = Csr::new(width, &offsets, &places, &values).unwrap();
+        let a = Csr::new(width, &offsets, &minors, &values).unwrap();
         let buckets = Buckets::new(width as u64, 1, NARROW, (0..100).collect());
         let sorted: Vec<Sorted<f32>> = (0..pieces)
             .map(|_| sort_piece(a, &buckets, true, Sorted::default()))
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(
             all,
             3 * pieces + 1,
-            "values, places and gaps of every piece, and the end"
+            "values, minor indices and gaps of every piece, and the end"
         );
         let left: Vec<usize> = (0..all - 1).map(|at| written(at).0).collect();
         assert!(left.windows(2).all(|pair| pair[0] > pair[1]), "{left:?}");

@@ -22,33 +22,34 @@ pub(super) struct Sorted<T> {
     pub(super) values: Vec<T>,
 }
 
-/// Place and line of each entry.
+/// Minor index and line of each entry.
 pub(super) enum Keys {
     Narrow(Vec<u32>),
     Wide(Vec<u64>),
 }
 
-/// A line, from the piece's first, in the low 16 bits, above it as much of a place as is needed.
+/// A line, from the piece's first, in the low 16 bits, above it as much of a minor index as is
+/// needed.
 pub(super) trait Key: Copy + Zeroable {
-    fn new(place: usize, line: usize) -> Self;
+    fn new(minor: usize, line: usize) -> Self;
     fn line(self) -> u16;
     /// From the first of its bucket.
-    fn place(self, first: u64) -> u32;
+    fn minor(self, first: u64) -> u32;
     /// Memory that was used before.
     fn used(keys: Keys) -> Vec<Self>;
 }
 
-/// Buckets of at most 2^16 places.
+/// Buckets of at most 2^16 minor indices.
 impl Key for u32 {
-    fn new(place: usize, line: usize) -> u32 {
-        (place as u32) << 16 | line as u32
+    fn new(minor: usize, line: usize) -> u32 {
+        (minor as u32) << 16 | line as u32
     }
 
     fn line(self) -> u16 {
         self as u16
     }
 
-    fn place(self, first: u64) -> u32 {
+    fn minor(self, first: u64) -> u32 {
         u32::from(((self >> 16) as u16).wrapping_sub(first as u16))
     }
 
@@ -62,15 +63,15 @@ impl Key for u32 {
 }
 
 impl Key for u64 {
-    fn new(place: usize, line: usize) -> u64 {
-        (place as u64) << 16 | line as u64
+    fn new(minor: usize, line: usize) -> u64 {
+        (minor as u64) << 16 | line as u64
     }
 
     fn line(self) -> u16 {
         self as u16
     }
 
-    fn place(self, first: u64) -> u32 {
+    fn minor(self, first: u64) -> u32 {
         ((self >> 16) - first) as u32
     }
 
@@ -107,14 +108,14 @@ pub(super) fn sort_tiles<T: Real>(
     has_values: bool,
     used: Sorted<T>,
 ) -> Result<Sorted<T>> {
-    let (mut places, mut values) = (vec![0i64; a.entries()], vec![T::ZERO; a.entries()]);
-    let offsets = in_lines(a, |at, _, place, value| {
-        (places[at], values[at]) = (place as i64, value)
+    let (mut minors, mut values) = (vec![0i64; a.entries()], vec![T::ZERO; a.entries()]);
+    let offsets = in_lines(a, |at, _, minor, value| {
+        (minors[at], values[at]) = (minor as i64, value)
     });
     let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
     let entries = *offsets.last().unwrap_or(&0) as usize;
     Ok(sort_piece(
-        Csr::new(a.width(), &offsets, &places[..entries], &values[..entries])?,
+        Csr::new(a.width(), &offsets, &minors[..entries], &values[..entries])?,
         buckets,
         has_values,
         used,
@@ -131,7 +132,7 @@ pub(super) fn sort_piece<T: Real>(
     assert!(a.lines() <= 1 << 16, "a key has 16 bits for the line");
     let count = buckets.count();
     let mut starts = zeros(used.starts, count + 1);
-    a.each_line(|_, row| row.each(|place, _| starts[buckets.of(place as u64) + 1] += 1));
+    a.each_line(|_, row| row.each(|minor, _| starts[buckets.of(minor as u64) + 1] += 1));
     (0..count).for_each(|bucket| starts[bucket + 1] += starts[bucket]);
     let mut values = zeros(
         used.values,
@@ -180,11 +181,11 @@ fn place_all<T: Real, K: Key>(
     let mut keys = zeros(used, starts[buckets.count()] as usize);
     let into = &mut keys[..];
     a.each_line(|line, row| {
-        row.each(|place, value| {
-            let next = &mut next[buckets.of(place as u64)];
+        row.each(|minor, value| {
+            let next = &mut next[buckets.of(minor as u64)];
             let at = *next as usize;
             *next += 1;
-            into[at] = K::new(place, line);
+            into[at] = K::new(minor, line);
             if let Some(into) = values.get_mut(at) {
                 *into = value;
             }
