@@ -5,15 +5,16 @@ use super::pool::{Group, Operation};
 use super::{RowEncoding, ScaleBias, floats};
 
 /// As [`Group::run`].
-pub(super) fn run(group: Group<'_>, out: &mut [f32]) {
+pub(super) fn run(group: &Group<'_>, out: &mut [f32]) {
     let Group {
         encoding,
         operation,
         rows,
         weights,
-    } = group;
-    let dim = out.len();
+    } = *group;
+    let (dim, bytes) = (out.len(), group.row_bytes(out.len()));
     for (row, &weight) in rows.iter().zip(weights) {
+        assert!(row.len() == bytes, "rows of {dim} elements");
         match encoding {
             RowEncoding::F32 => each(operation, row, weight, out, f32::from_le_bytes),
             RowEncoding::F16 => each(operation, row, weight, out, |x| {

@@ -44,39 +44,34 @@ pub(super) enum Operation {
     Max,
 }
 
-/// Rows between a load and a store of the results.
+/// Rows between a load and a store of the results, and rows that are prefetched ahead of them.
 pub(super) const GROUP: usize = 16;
-/// A row is prefetched when this many before it come up; of long rows fewer, so that no more than
-/// [`AHEAD_BYTES`] wait in the first-level cache.
-const AHEAD: usize = 16;
-const AHEAD_BYTES: usize = 8192;
 
 /// Instructions that carry out an [`Operation`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Instructions {
     Plain,
     #[cfg(target_arch = "x86_64")]
-    Avx2,
+    Avx2(super::x86::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512,
+    Avx512(super::x86::Avx512),
 }
 
 impl Instructions {
     /// The best of this processor.
+    #[inline]
     pub(super) fn best() -> Instructions {
         #[cfg(target_arch = "x86_64")]
-        return match (super::x86::serves_avx512(), super::x86::serves_avx2()) {
-            (true, _) => Instructions::Avx512,
-            (false, true) => Instructions::Avx2,
-            (false, false) => Instructions::Plain,
-        };
-        #[cfg(not(target_arch = "x86_64"))]
+        if let Some(avx512) = super::x86::Avx512::new() {
+            return Instructions::Avx512(avx512);
+        } else if let Some(avx2) = super::x86::Avx2::new() {
+            return Instructions::Avx2(avx2);
+        }
         Instructions::Plain
     }
 }
 
-/// Rows of one call: `rows[i]` has the number of elements of the results, and `weights[i]`.
-#[derive(Clone, Copy)]
+/// Rows, each with the number of elements of the results, and a weight for each.
 pub(super) struct Group<'a> {
     pub(super) encoding: RowEncoding,
     pub(super) operation: Operation,
@@ -88,23 +83,30 @@ impl Group<'_> {
     /// Carries out the operation for each row, in order.
     ///
     /// # Panics
-    /// A row has another length than one of `out.len()` elements.
+    /// A row has another length than one of `out.len()` elements, or there are fewer weights.
     #[inline]
-    pub(super) fn run(self, instructions: Instructions, out: &mut [f32]) {
-        let bytes = self.encoding.row_bytes(out.len());
-        assert!(
-            self.rows.iter().all(|row| Some(row.len()) == bytes),
-            "rows of {} elements in {}",
-            out.len(),
-            self.encoding
-        );
+    pub(super) fn run(&self, instructions: Instructions, out: &mut [f32]) {
         match instructions {
             Instructions::Plain => plain::run(self, out),
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => super::x86::run_avx2(self, out),
+            Instructions::Avx2(avx2) => avx2.run(self, out),
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => super::x86::run_avx512(self, out),
+            Instructions::Avx512(avx512) => avx512.run(self, out),
         }
+    }
+
+    /// Bytes that each of the rows has to have.
+    ///
+    /// # Panics
+    /// No row has `dim` elements, or there are fewer weights than rows.
+    #[inline]
+    pub(super) fn row_bytes(&self, dim: usize) -> usize {
+        assert!(
+            self.weights.len() >= self.rows.len(),
+            "a weight for each row"
+        );
+        let bytes = self.encoding.row_bytes(dim);
+        bytes.unwrap_or_else(|| panic!("no row in {} has {dim} elements", self.encoding))
     }
 }
 
@@ -129,15 +131,15 @@ pub(super) fn one(
 impl RowEncoding {
     /// Decodes rows one after another: `out` is n x `dim`.
     ///
-    /// `row` gives the bytes of a row by its number, wherever they are; it is called again, some rows
-    /// ahead, for what to prefetch.
+    /// `row` gives the bytes of a row by its number, wherever they are; it is called once
+    /// for each, in order, some rows ahead, for what to prefetch.
     ///
     /// # Panics
     /// `out` is no number of rows, a row has another length than one of `dim` elements.
     pub fn decode_rows<'a>(self, row: impl Fn(usize) -> &'a [u8], dim: usize, out: &mut [f32]) {
         let count = out.len() / dim.max(1);
         assert_eq!(out.len(), count * dim, "elements of rows of {dim}");
-        let rows = Rows::new(self, row, count, dim, Weights::Equal);
+        let mut rows = Rows::new(self, row, count, Weights::Equal);
         for (number, out) in out.chunks_exact_mut(dim.max(1)).enumerate() {
             rows.pool(Operation::Copy, number..number + 1, out);
         }
@@ -177,18 +179,14 @@ impl RowEncoding {
             .row_bytes(out.len())
             .expect("there are rows of so many elements");
         let row = |number: usize| &slots[starts[number]..][..bytes];
-        Rows::new(self, row, starts.len(), out.len(), weights).pool(
-            operation,
-            0..starts.len(),
-            out,
-        );
+        Rows::new(self, row, starts.len(), weights).pool(operation, 0..starts.len(), out);
     }
 
     /// Pools bags of rows: bag i has the rows from `ends[i - 1]` (0 for the first) up to `ends[i]`,
     /// and row i of `pooled`, which is n x dim for n `ends`, gets the result.
     ///
-    /// `row` gives the bytes of a row by its number, wherever they are; it is called again, some rows
-    /// ahead, for what to prefetch, across the ends of bags.
+    /// `row` gives the bytes of a row by its number, wherever they are. It is called once for each, in
+    /// order, and some rows ahead, across the ends of bags: they are prefetched.
     ///
     /// Cost: as [`pool_sum`](Self::pool_sum), and some 10 ns a bag.
     ///
@@ -217,7 +215,7 @@ impl RowEncoding {
             weights == Weights::Equal || pooling == Pooling::Sum,
             "weights are for sums"
         );
-        let rows = Rows::new(self, row, count, dim, weights);
+        let mut rows = Rows::new(self, row, count, weights);
         let mut start = 0;
         for (&end, out) in ends.iter().zip(pooled.chunks_exact_mut(dim.max(1))) {
             assert!(start <= end && end <= count, "ends of bags decrease");
@@ -227,38 +225,35 @@ impl RowEncoding {
     }
 }
 
-/// Rows by number, some with weights.
-struct Rows<'w, F> {
+/// Rows by number, which come up in order, some with weights.
+struct Rows<'a, 'w, F> {
     encoding: RowEncoding,
     instructions: Instructions,
     row: F,
     count: usize,
-    /// How many rows ahead one is prefetched.
-    ahead: usize,
     weights: Weights<'w>,
+    /// Rows up to `fetched`, at their number modulo the length.
+    ring: [&'a [u8]; 2 * GROUP],
+    fetched: usize,
 }
 
-impl<'a, 'w, F: Fn(usize) -> &'a [u8]> Rows<'w, F> {
-    /// Prefetches the first rows.
-    fn new(encoding: RowEncoding, row: F, count: usize, dim: usize, weights: Weights<'w>) -> Self {
+impl<'a, 'w, F: Fn(usize) -> &'a [u8]> Rows<'a, 'w, F> {
+    fn new(encoding: RowEncoding, row: F, count: usize, weights: Weights<'w>) -> Self {
         if let Weights::Fused(weights) | Weights::Rounded(weights) = weights {
             assert_eq!(weights.len(), count, "a weight for each row");
         }
-        let bytes = encoding.row_bytes(dim).unwrap_or(1).min(FETCHED_BYTES);
-        let ahead = (AHEAD_BYTES / bytes).clamp(1, AHEAD);
-        (0..ahead.min(count)).for_each(|number| fetch_row(row(number)));
-        let instructions = Instructions::best();
         Rows {
             encoding,
-            instructions,
+            instructions: Instructions::best(),
             row,
             count,
-            ahead,
             weights,
+            ring: [&[]; 2 * GROUP],
+            fetched: 0,
         }
     }
 
-    fn pool_bag(&self, pooling: Pooling, bag: Range<usize>, out: &mut [f32]) {
+    fn pool_bag(&mut self, pooling: Pooling, bag: Range<usize>, out: &mut [f32]) {
         match pooling {
             Pooling::Max if !bag.is_empty() => {
                 self.pool(Operation::Copy, bag.start..bag.start + 1, out);
@@ -275,25 +270,23 @@ impl<'a, 'w, F: Fn(usize) -> &'a [u8]> Rows<'w, F> {
         }
     }
 
-    fn pool(&self, operation: Operation, range: Range<usize>, out: &mut [f32]) {
-        let (operation, weights) = match (operation, self.weights) {
+    /// Carries out an operation for the rows that are next.
+    fn pool(&mut self, operation: Operation, mut range: Range<usize>, out: &mut [f32]) {
+        let (operation, all) = match (operation, self.weights) {
             (Operation::Add, Weights::Fused(weights)) => (Operation::AddWeighted, weights),
             (Operation::Add, Weights::Rounded(weights)) => (Operation::AddProduct, weights),
             _ => (operation, &[][..]),
         };
-        let mut group: [&[u8]; GROUP] = [&[]; GROUP];
-        for first in range.clone().step_by(GROUP) {
-            let numbers = first..range.end.min(first + GROUP);
-            let rows = &mut group[..numbers.len()];
-            for (row, number) in rows.iter_mut().zip(numbers.clone()) {
-                *row = (self.row)(number);
-                if number + self.ahead < self.count {
-                    fetch_row((self.row)(number + self.ahead));
-                }
-            }
-            let weights = match operation {
-                Operation::AddWeighted | Operation::AddProduct => &weights[numbers],
-                _ => &[1.0; GROUP][..rows.len()],
+        while !range.is_empty() {
+            let next = (range.start / GROUP + 1) * GROUP;
+            self.fetch(next + GROUP);
+            let numbers = range.start..next.min(range.end);
+            range.start = numbers.end;
+            let rows = &self.ring[numbers.start % (2 * GROUP)..][..numbers.len()];
+            let weights = if all.is_empty() {
+                &[1.0; GROUP]
+            } else {
+                &all[numbers]
             };
             Group {
                 encoding: self.encoding,
@@ -304,14 +297,24 @@ impl<'a, 'w, F: Fn(usize) -> &'a [u8]> Rows<'w, F> {
             .run(self.instructions, out);
         }
     }
+
+    /// Prefetches rows up to a number.
+    #[inline(always)]
+    fn fetch(&mut self, end: usize) {
+        for number in self.fetched..end.min(self.count) {
+            let row = (self.row)(number);
+            fetch_row(row);
+            self.ring[number % (2 * GROUP)] = row;
+        }
+        self.fetched = end;
+    }
 }
 
 /// Prefetches the lines of a row, or the first of a long one: hardware prefetchers follow.
 #[inline(always)]
 fn fetch_row(row: &[u8]) {
-    let offset = row.as_ptr().addr() % LINE;
-    let bytes = (offset + row.len()).min(FETCHED_BYTES);
-    for line in (0..bytes).step_by(LINE) {
-        fetch(row.as_ptr().wrapping_sub(offset).wrapping_add(line));
+    for line in (0..row.len().min(FETCHED_BYTES)).step_by(LINE) {
+        fetch(row.as_ptr().wrapping_add(line));
     }
+    row.last().into_iter().for_each(|last| fetch(last));
 }

@@ -19,8 +19,8 @@ fn fast() -> Vec<Instructions> {
     let mut all = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
-        all.extend(x86::serves_avx2().then_some(Instructions::Avx2));
-        all.extend(x86::serves_avx512().then_some(Instructions::Avx512));
+        all.extend(x86::Avx2::new().map(Instructions::Avx2));
+        all.extend(x86::Avx512::new().map(Instructions::Avx512));
     }
     all
 }
