@@ -48,6 +48,11 @@ pub trait Policy: Send + Sync {
     /// The item of a slot was wanted again.
     fn used(&mut self, slot: u32);
 
+    /// [`used`](Policy::used) for each of some slots: of many, in one call.
+    fn used_all(&mut self, slots: &[u32]) {
+        slots.iter().for_each(|&slot| self.used(slot));
+    }
+
     /// Vacates the slot that is least worth keeping among those that may be evicted.
     ///
     /// One that may not is in use now, so it is passed over and counts as new in its queue; repeated
@@ -69,6 +74,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn used(&mut self, slot: u32) {
         (**self).used(slot);
+    }
+
+    fn used_all(&mut self, slots: &[u32]) {
+        (**self).used_all(slots);
     }
 
     fn evict(&mut self, may_evict: &mut dyn FnMut(u32) -> bool) -> Option<u32> {

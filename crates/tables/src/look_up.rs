@@ -4,8 +4,10 @@
 //! with or without the end of the last one, by lengths, or as rows of one length; a row number may be the
 //! padding, which is no member of a bag.
 
+use std::ops::Range;
+
 use outcore_core::{Error, Result};
-use outcore_kernels::embedding::Pooling;
+use outcore_kernels::embedding::{Pooling, Weights};
 
 /// Row numbers of either width.
 #[derive(Clone, Copy, Debug)]
@@ -90,11 +92,22 @@ pub(crate) struct Bagged {
     /// Where each bag begins in `rows`, and the end.
     pub(crate) starts: Vec<usize>,
     pub(crate) weights: Option<Vec<f32>>,
+    /// Whether products with weights are rounded before they are added.
+    rounds: bool,
 }
 
 impl Bagged {
     pub(crate) fn bags(&self) -> usize {
         self.starts.len() - 1
+    }
+
+    /// The weights of some positions.
+    pub(crate) fn weights(&self, positions: Range<usize>) -> Weights<'_> {
+        match &self.weights {
+            None => Weights::Equal,
+            Some(weights) if self.rounds => Weights::Rounded(&weights[positions]),
+            Some(weights) => Weights::Fused(&weights[positions]),
+        }
     }
 
     /// Checks a feature of a table with `rows` rows.
@@ -118,17 +131,17 @@ impl Bagged {
                 )));
             }
         }
-        let mut numbers = Vec::with_capacity(ids.len());
-        for (at, id) in ids.iter().enumerate() {
-            match u64::try_from(id) {
-                Ok(row) if row < rows => numbers.push(row),
-                _ => {
-                    return Err(Error::value(format!(
-                        "{name} has {rows} rows, numbered from 0, and none with the number {id} (id {at} of {})",
-                        ids.len()
-                    )));
-                }
-            }
+        let mut numbers: Vec<u64> = match ids {
+            // What is negative becomes larger than any number of rows.
+            Ids::I32(ids) => ids.iter().map(|&id| i64::from(id) as u64).collect(),
+            Ids::I64(ids) => ids.iter().map(|&id| id as u64).collect(),
+        };
+        if numbers.iter().fold(0, |most, &row| most.max(row)) >= rows && !numbers.is_empty() {
+            let at = numbers.iter().position(|&row| row >= rows).unwrap_or(0);
+            let (id, count) = (ids.get(at), ids.len());
+            return Err(Error::value(format!(
+                "{name} has {rows} rows, numbered from 0, and none with the number {id} (id {at} of {count})"
+            )));
         }
         let mut weights = feature.weights.map(<[f32]>::to_vec);
         let is_bag = !matches!(feature.bags, Bags::Each);
@@ -139,6 +152,8 @@ impl Bagged {
             rows: numbers,
             starts,
             weights,
+            // As PyTorch's kernels do it.
+            rounds: feature.padding.is_some(),
         })
     }
 }

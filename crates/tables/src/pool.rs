@@ -1,8 +1,10 @@
 //! The rows of bags become rows of the result.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use outcore_core::{DType, Error, Result};
-use outcore_kernels::embedding::{Pooling, RowEncoding};
+use outcore_kernels::embedding::{Pooling, RowEncoding, Weights};
 
 /// Where the rows of a feature's result go: memory of the caller, of which a row begins every
 /// `pitch_bytes`.
@@ -94,6 +96,15 @@ impl<'a> Out<'a> {
         }
     }
 
+    /// Rows of float32 without gaps between them, if it has such.
+    pub(crate) fn f32_rows(&mut self, rows: Range<usize>, dim: usize) -> Option<&mut [f32]> {
+        let is_dense = self.dtype == DType::F32 && self.pitch_bytes == 4 * dim;
+        is_dense.then(|| {
+            let bytes = &mut self.bytes[rows.start * self.pitch_bytes..rows.end * self.pitch_bytes];
+            bytemuck::cast_slice_mut(bytes)
+        })
+    }
+
     /// Copies a row that is stored as the result is.
     pub(crate) fn copy(&mut self, row: usize, stored: &[u8], dim: usize) {
         self.row(row, dim).copy_from_slice(stored);
@@ -115,32 +126,21 @@ pub(crate) fn add(
     mode: Pooling,
     encoding: RowEncoding,
     rows: &[&[u8]],
-    weights: Option<&[f32]>,
+    weights: Weights<'_>,
     is_first: bool,
     sum: &mut [f32],
 ) {
     let mut rows = rows;
-    match (mode, weights) {
-        (Pooling::Max, _) => {
-            if is_first && let Some((first, others)) = rows.split_first() {
-                encoding.decode(first, sum);
-                rows = others;
-            }
-            rows.iter().for_each(|row| encoding.max(row, sum));
-        }
-        (_, weights) => {
-            if is_first {
-                sum.fill(0.0);
-            }
-            match weights {
-                Some(weights) => rows
-                    .iter()
-                    .zip(weights)
-                    .for_each(|(row, &weight)| encoding.add_weighted(row, weight, sum)),
-                None => rows.iter().for_each(|row| encoding.add(row, sum)),
-            }
+    if is_first {
+        sum.fill(0.0);
+        if mode == Pooling::Max
+            && let Some((first, others)) = rows.split_first()
+        {
+            encoding.decode(first, sum);
+            rows = others;
         }
     }
+    encoding.pool_more(mode, |number| rows[number], rows.len(), weights, sum);
 }
 
 /// What is left to do when all rows of a bag of `count` are added.

@@ -7,27 +7,30 @@
 //!
 //! Invariant: a slot is vacant, or has one row, which the index finds there.
 
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
 use outcore_device::Buf;
 use outcore_engine::cache::{LookAhead, Policy, PolicyKind};
-use outcore_kernels::{fetch_bytes, fetch_from};
+use outcore_kernels::fetch_from;
 
 /// Of the rows of a chunk, at most: huge pages, and little that is moved when memory is taken away.
 const CHUNK_BYTES: u64 = 2 << 20;
 /// Chunks of a small cache, so that memory is divided finely.
 const CHUNKS_MIN: u64 = 8;
-/// Row number and slot, in a table that is half empty at least; the row number again by slot.
-const INDEX_BYTES: u64 = 2 * 2 * 12 + 8;
+/// An entry of a table that is half empty at least and three quarters at most, and the row number by slot.
+const INDEX_BYTES: u64 = 4 * 8 + 8;
 /// A slot that stands for none.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 const NO_ROW: u64 = u64::MAX;
 /// Rows that are looked for while the bytes of earlier ones come from memory.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 /// Rows of one table.
 pub(crate) struct RowCache {
     row_bytes: usize,
     kind: PolicyKind,
-    chunk_rows: u32,
+    /// Rows of a chunk: two to the power of this.
+    chunk_shift: u32,
     chunks: Vec<Buf>,
     /// By slot.
     rows: Vec<u64>,
@@ -36,20 +39,54 @@ pub(crate) struct RowCache {
     vacant: Vec<u32>,
     index: Index,
     policy: LookAhead<Box<dyn Policy>>,
+    /// Changes when slots become vacant.
+    epoch: u64,
+}
+
+/// A cache that many look up in, and some change.
+pub(crate) struct SharedCache(RwLock<RowCache>);
+
+const PANICKED: &str = "a holder of the lock panicked";
+
+impl SharedCache {
+    pub(crate) fn new(cache: RowCache) -> SharedCache {
+        SharedCache(RwLock::new(cache))
+    }
+
+    /// The cache, which does not change meanwhile.
+    pub(crate) fn seen(&self) -> RwLockReadGuard<'_, RowCache> {
+        self.0.read().expect(PANICKED)
+    }
+
+    /// The cache, to change it.
+    pub(crate) fn changed(&self) -> RwLockWriteGuard<'_, RowCache> {
+        self.0.write().expect(PANICKED)
+    }
+
+    /// The same, unless others use it now.
+    pub(crate) fn changed_if_free(&self) -> Option<RwLockWriteGuard<'_, RowCache>> {
+        self.0.try_write().ok()
+    }
 }
 
 impl RowCache {
-    pub(crate) fn new(row_bytes: usize, kind: PolicyKind) -> RowCache {
+    /// For rows of a table that has `rows` of them; without memory yet.
+    pub(crate) fn new(row_bytes: usize, rows: u64, kind: PolicyKind) -> RowCache {
         RowCache {
             row_bytes,
             kind,
-            chunk_rows: 0,
+            chunk_shift: 0,
             chunks: Vec::new(),
             rows: Vec::new(),
             is_hot: Vec::new(),
             vacant: Vec::new(),
-            index: Index::default(),
+            index: Index {
+                entries: Buf::default(),
+                shift: 0,
+                is_wide: rows > 1 << 32,
+            },
             policy: LookAhead::new(kind.policy(0)),
+            epoch: 0,
         }
     }
 
@@ -76,14 +113,14 @@ impl RowCache {
             .min(u64::from(NO_SLOT - 1));
         if self.chunks.is_empty() {
             let most = (CHUNK_BYTES / self.row_bytes as u64).max(1);
-            self.chunk_rows = slots.div_ceil(CHUNKS_MIN).clamp(1, most) as u32;
+            self.chunk_shift = (slots / CHUNKS_MIN).clamp(1, most).ilog2();
         }
-        let count = (slots / u64::from(self.chunk_rows)) as usize;
+        let count = (slots >> self.chunk_shift) as usize;
         while self.chunks.len() > count {
             self.shrink();
         }
         while self.chunks.len() < count {
-            let Ok(chunk) = Buf::not_inherited(self.chunk_rows as usize * self.row_bytes) else {
+            let Ok(chunk) = Buf::not_inherited(self.row_bytes << self.chunk_shift) else {
                 break;
             };
             self.chunks.push(chunk);
@@ -94,10 +131,11 @@ impl RowCache {
     /// Takes away the last chunk.
     fn shrink(&mut self) {
         self.chunks.pop();
-        let left = self.chunks.len() * self.chunk_rows as usize;
+        let left = self.chunks.len() << self.chunk_shift;
+        self.epoch += 1;
         for slot in left..self.rows.len() {
             if self.rows[slot] != NO_ROW {
-                self.index.remove(self.rows[slot]);
+                self.index.remove(self.rows[slot], &self.rows);
             }
         }
         self.rows.truncate(left);
@@ -108,30 +146,38 @@ impl RowCache {
 
     /// Slots for the chunks that were added.
     fn grow(&mut self) {
-        let (before, slots) = (
-            self.rows.len(),
-            self.chunks.len() * self.chunk_rows as usize,
-        );
+        let (before, slots) = (self.rows.len(), self.chunks.len() << self.chunk_shift);
         self.rows.resize(slots, NO_ROW);
         self.is_hot.resize(slots, false);
         self.vacant.extend((before as u32..slots as u32).rev());
         self.policy.resize(slots as u32);
-        self.index.resize(slots, &self.rows);
+        if !self.index.resize(slots, &self.rows) {
+            self.chunks.clear();
+            self.shrink();
+        }
+    }
+
+    /// The chunk of a slot, and where it begins there.
+    fn find_slot(&self, slot: u32) -> (usize, usize) {
+        let number = slot & ((1 << self.chunk_shift) - 1);
+        (
+            (slot >> self.chunk_shift) as usize,
+            number as usize * self.row_bytes,
+        )
     }
 
     /// The bytes of a slot's row.
     pub(crate) fn row(&self, slot: u32) -> &[u8] {
-        let (chunk, number) = (slot / self.chunk_rows, slot % self.chunk_rows);
-        &self.chunks[chunk as usize][number as usize * self.row_bytes..][..self.row_bytes]
+        let (chunk, at) = self.find_slot(slot);
+        &self.chunks[chunk][at..at + self.row_bytes]
     }
 
     fn row_mut(&mut self, slot: u32) -> &mut [u8] {
-        let (chunk, number) = (slot / self.chunk_rows, slot % self.chunk_rows);
-        &mut self.chunks[chunk as usize][number as usize * self.row_bytes..][..self.row_bytes]
+        let (chunk, at) = self.find_slot(slot);
+        &mut self.chunks[chunk][at..at + self.row_bytes]
     }
 
-    /// The slot of each row, [`NO_SLOT`] for one that is not here; the bytes of those found are on their way
-    /// to the processor's caches.
+    /// The slot of each row, [`NO_SLOT`] for one that is not here.
     pub(crate) fn find_all(&self, rows: &[u64], slots: &mut Vec<u32>) {
         slots.clear();
         if self.rows.is_empty() {
@@ -144,38 +190,36 @@ impl RowCache {
             if let Some(&later) = rows.get(at + AHEAD) {
                 self.index.touch(later);
             }
-            let slot = self.index.find(row);
-            if slot != NO_SLOT {
-                fetch_bytes(self.row(slot));
-            }
-            slots.push(slot);
+            slots.push(self.index.find(row, &self.rows));
         }
     }
 
     pub(crate) fn find(&self, row: u64) -> u32 {
         match self.rows.is_empty() {
             true => NO_SLOT,
-            false => self.index.find(row),
+            false => self.index.find(row, &self.rows),
         }
     }
 
-    /// Notes what was used, by slots as they were found a moment ago; one that has another row by now
-    /// counts as used too.
-    pub(crate) fn used(&mut self, slots: &[u32]) {
-        for &slot in slots {
-            if self
-                .rows
-                .get(slot as usize)
-                .is_some_and(|row| *row != NO_ROW)
-            {
-                self.policy.used(slot);
-            }
+    /// What slots that are found now are good for: notes of their use.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Notes what was used, by slots as they were found at this epoch; one that has another row by now counts
+    /// as used too.
+    pub(crate) fn used(&mut self, epoch: u64, slots: &[u32]) {
+        if epoch == self.epoch {
+            self.policy.used_all(slots);
         }
     }
 
     /// Takes a row in, if there is room for it or one that is worth less.
     pub(crate) fn insert(&mut self, row: u64, bytes: &[u8]) {
-        if self.rows.is_empty() || self.index.find(row) != NO_SLOT {
+        if self.find(row) != NO_SLOT {
+            return;
+        }
+        if self.rows.is_empty() {
             return;
         }
         let Some(slot) = self.vacant.pop().or_else(|| self.evict_for(row)) else {
@@ -192,8 +236,7 @@ impl RowCache {
         let slot = self
             .policy
             .evict_for(row, &mut |slot| !is_hot[slot as usize])?;
-        let before = std::mem::replace(&mut self.rows[slot as usize], NO_ROW);
-        self.index.remove(before);
+        self.index.remove(self.rows[slot as usize], &self.rows);
         Some(slot)
     }
 
@@ -204,17 +247,6 @@ impl RowCache {
             self.is_hot[slot as usize] = true;
         }
         slot != NO_SLOT
-    }
-
-    /// Forgets all rows.
-    pub(crate) fn clear(&mut self) {
-        let slots = self.rows.len() as u32;
-        self.policy.resize(0);
-        self.policy.resize(slots);
-        self.rows.fill(NO_ROW);
-        self.is_hot.fill(false);
-        self.vacant = (0..slots).rev().collect();
-        self.index.clear();
     }
 
     /// A row is going to be used at this time.
@@ -230,40 +262,55 @@ impl RowCache {
     }
 }
 
-/// Slots by row numbers: open addressing with linear probing, at most half full.
-#[derive(Default)]
+/// Slots by row numbers: open addressing with linear probing, at most half full. An entry is the lower half
+/// of the row number and the slot; where a table has more rows than that can tell, the row of the slot
+/// is compared too.
 struct Index {
-    entries: Vec<Entry>,
+    /// As u64; of huge pages, where there are many.
+    entries: Buf,
     shift: u32,
+    is_wide: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Entry {
-    row: u64,
-    slot: u32,
+const EMPTY: u64 = u64::MAX;
+
+fn entry(row: u64, slot: u32) -> u64 {
+    u64::from(slot) << 32 | row & 0xFFFF_FFFF
 }
 
-const EMPTY: Entry = Entry {
-    row: NO_ROW,
-    slot: NO_SLOT,
-};
+fn slot_of(entry: u64) -> u32 {
+    (entry >> 32) as u32
+}
 
 impl Index {
-    /// Room for this many slots, with the rows that are in them.
-    fn resize(&mut self, slots: usize, rows: &[u64]) {
+    /// Room for this many slots, with the rows that are in them; false where the system has no memory.
+    fn resize(&mut self, slots: usize, rows: &[u64]) -> bool {
         let len = (2 * slots).next_power_of_two().max(2);
-        if len == self.entries.len() {
-            return;
+        if len == self.entries().len() {
+            return true;
         }
-        self.entries = vec![EMPTY; len];
+        let Ok(entries) = Buf::anonymous(len * size_of::<u64>()) else {
+            return false;
+        };
+        self.entries = entries;
         self.shift = 64 - len.trailing_zeros();
+        self.clear();
         for (slot, &row) in rows.iter().enumerate().filter(|(_, row)| **row != NO_ROW) {
             self.insert(row, slot as u32);
         }
+        true
+    }
+
+    fn entries(&self) -> &[u64] {
+        bytemuck::cast_slice(&self.entries)
+    }
+
+    fn entries_mut(&mut self) -> &mut [u64] {
+        bytemuck::cast_slice_mut(&mut self.entries)
     }
 
     fn clear(&mut self) {
-        self.entries.fill(EMPTY);
+        self.entries_mut().fill(EMPTY);
     }
 
     /// Fibonacci hashing: the upper bits of a product with 2^64 over the golden ratio.
@@ -271,54 +318,60 @@ impl Index {
         (row.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize
     }
 
-    fn next(&self, at: usize) -> usize {
-        (at + 1) & (self.entries.len() - 1)
-    }
-
     fn touch(&self, row: u64) {
-        fetch_from(&self.entries, self.home(row));
+        fetch_from(self.entries(), self.home(row));
     }
 
-    fn find(&self, row: u64) -> u32 {
+    /// The place of a row's entry, or the empty one where it would be.
+    fn place(&self, row: u64, rows: &[u64]) -> usize {
+        let entries = self.entries();
         let mut at = self.home(row);
         loop {
-            let entry = self.entries[at];
-            if entry.row == row || entry.slot == NO_SLOT {
-                return entry.slot;
+            let found = entries[at];
+            let is_same = found as u32 == row as u32
+                && (!self.is_wide || found == EMPTY || rows[slot_of(found) as usize] == row);
+            if found == EMPTY || is_same {
+                return at;
             }
-            at = self.next(at);
+            at = (at + 1) & (entries.len() - 1);
         }
     }
 
+    fn find(&self, row: u64, rows: &[u64]) -> u32 {
+        slot_of(self.entries()[self.place(row, rows)])
+    }
+
+    /// A row that is not there yet.
     fn insert(&mut self, row: u64, slot: u32) {
         let mut at = self.home(row);
-        while self.entries[at].slot != NO_SLOT {
-            at = self.next(at);
+        let entries = self.entries_mut();
+        while entries[at] != EMPTY {
+            at = (at + 1) & (entries.len() - 1);
         }
-        self.entries[at] = Entry { row, slot };
+        entries[at] = entry(row, slot);
     }
 
     /// Empties the place of a row, and moves up those behind it that would not be found any more.
-    fn remove(&mut self, row: u64) {
-        let mut hole = self.home(row);
-        while self.entries[hole].row != row {
-            if self.entries[hole].slot == NO_SLOT {
-                return;
-            }
-            hole = self.next(hole);
+    fn remove(&mut self, row: u64, rows: &[u64]) {
+        let mut hole = self.place(row, rows);
+        if self.entries()[hole] == EMPTY {
+            return;
         }
-        let mask = self.entries.len() - 1;
-        let mut at = self.next(hole);
-        while self.entries[at].slot != NO_SLOT {
-            let from_home = at.wrapping_sub(self.home(self.entries[at].row)) & mask;
-            let from_hole = at.wrapping_sub(hole) & mask;
-            if from_home >= from_hole {
-                self.entries[hole] = self.entries[at];
+        let mask = self.entries().len() - 1;
+        let mut at = (hole + 1) & mask;
+        loop {
+            let next = self.entries()[at];
+            if next == EMPTY {
+                break;
+            }
+            let home = self.home(rows[slot_of(next) as usize]);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.entries_mut()[hole] = next;
                 hole = at;
             }
-            at = self.next(at);
+            at = (at + 1) & mask;
         }
-        self.entries[hole] = EMPTY;
+        self.entries_mut()[hole] = EMPTY;
     }
 }
 
@@ -337,7 +390,7 @@ mod tests {
     }
 
     fn cache(rows: u64, kind: PolicyKind) -> RowCache {
-        let mut cache = RowCache::new(ROW, kind);
+        let mut cache = RowCache::new(ROW, 1 << 40, kind);
         cache.set_bytes(rows * RowCache::row_cost(ROW, kind), u64::MAX);
         cache
     }
@@ -365,14 +418,17 @@ mod tests {
             sizes in proptest::collection::vec(0u64..90, 1..5),
             kind in 0usize..2,
         ) {
-            let mut cache = RowCache::new(ROW, PolicyKind::ALL[kind]);
+            let mut cache = RowCache::new(ROW, 1 << (20 + 20 * kind), PolicyKind::ALL[kind]);
             let cost = RowCache::row_cost(ROW, PolicyKind::ALL[kind]);
             let part = rows.len() / sizes.len() + 1;
             for (rows, size) in rows.chunks(part).zip(sizes) {
                 cache.set_bytes(size * cost, 1000);
                 for &row in rows {
                     cache.insert(row * 1_000_003, &bytes_of(row * 1_000_003));
-                    cache.used(&[cache.find(row * 1_000_003)]);
+                    let slot = cache.find(row * 1_000_003);
+                    if slot != NO_SLOT {
+                        cache.used(cache.epoch(), &[slot]);
+                    }
                 }
                 let found = check(&cache);
                 prop_assert!(found.len() as u64 <= size);
@@ -388,8 +444,6 @@ mod tests {
         (10..10_000).for_each(|row| cache.insert(row, &bytes_of(row)));
         assert!((0..10).all(|row| cache.find(row) != NO_SLOT));
         check(&cache);
-        cache.clear();
-        assert_eq!(check(&cache).len(), 0);
     }
 
     #[test]
@@ -417,7 +471,7 @@ mod tests {
                 .all(|(&row, &slot)| slot == cache.find(row))
         );
         assert_eq!(slots.iter().filter(|slot| **slot != NO_SLOT).count(), 50);
-        RowCache::new(ROW, PolicyKind::Lru).find_all(&rows, &mut slots);
+        RowCache::new(ROW, 1000, PolicyKind::Lru).find_all(&rows, &mut slots);
         assert!(slots.iter().all(|slot| *slot == NO_SLOT));
     }
 }

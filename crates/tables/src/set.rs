@@ -19,8 +19,9 @@
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -33,9 +34,9 @@ use crate::in_flight::{Claims, InFlight, Inbox, UnitKey};
 use crate::look_up::{Bagged, Bags, Feature};
 use crate::pending::{Pending, Pool};
 use crate::pool::{self, Out};
-use crate::row_cache::{NO_SLOT, RowCache};
+use crate::row_cache::{NO_SLOT, RowCache, SharedCache};
 use crate::table::{Table, Unit};
-use crate::window::{Piece, Source, Window};
+use crate::window::{Piece, Source, Used, Window};
 
 /// Rows that are looked for in the cache at once.
 const BLOCK: usize = 2048;
@@ -102,7 +103,7 @@ pub(crate) struct Inner {
 /// A table with its rows in memory.
 pub(crate) struct Served {
     pub(crate) table: Table,
-    pub(crate) cache: RwLock<RowCache>,
+    pub(crate) cache: SharedCache,
     counters: Counters,
 }
 
@@ -212,7 +213,11 @@ impl TableSet {
         let served: Vec<Served> = tables
             .into_iter()
             .map(|table| Served {
-                cache: RwLock::new(RowCache::new(table.row_bytes(), serving.policy)),
+                cache: SharedCache::new(RowCache::new(
+                    table.row_bytes(),
+                    table.rows(),
+                    serving.policy,
+                )),
                 table,
                 counters: Counters::default(),
             })
@@ -293,7 +298,7 @@ impl TableSet {
         let Served {
             cache, counters, ..
         } = &self.inner.served[number];
-        let cache = cache.read().expect("a holder of the lock panicked");
+        let cache = cache.seen();
         Statistics {
             looked_up: counters.looked_up.load(Ordering::Relaxed),
             hits: counters.hits.load(Ordering::Relaxed),
@@ -379,7 +384,7 @@ impl TableSet {
             let served = &set.served[feature.table];
             for rows in bagged.rows.chunks(BLOCK) {
                 let mut missing = Vec::new();
-                let mut cache = served.cache.write().expect("a holder of the lock panicked");
+                let mut cache = served.cache.changed();
                 for &row in rows {
                     cache.will_use(row, time);
                     if cache.slots() > 0 && cache.find(row) == NO_SLOT {
@@ -422,19 +427,12 @@ impl TableSet {
         let mut kept = 0;
         for rows in set.bagged(&feature)?.rows.chunks(set.units_at_once) {
             let mut window = Window::default();
-            let is_missing = |row: &&u64| {
-                served
-                    .cache
-                    .read()
-                    .expect("a holder of the lock panicked")
-                    .find(**row)
-                    == NO_SLOT
-            };
+            let is_missing = |row: &&u64| served.cache.seen().find(**row) == NO_SLOT;
             for &row in rows.iter().filter(is_missing) {
                 window.miss(table as u32, &served.table, row);
             }
             set.load(&mut window, go_on)?;
-            let mut cache = served.cache.write().expect("a holder of the lock panicked");
+            let mut cache = served.cache.changed();
             kept += rows.iter().filter(|row| cache.keep(**row)).count() as u64;
         }
         Ok(kept)
@@ -521,7 +519,7 @@ impl Inner {
             .sum();
         for served in &self.served {
             let share = u128::from(cache_bytes) * u128::from(cost(served)) / all.max(1);
-            let mut cache = served.cache.write().expect("a holder of the lock panicked");
+            let mut cache = served.cache.changed();
             cache.set_bytes(
                 share.min(u128::from(cache_bytes)) as u64,
                 served.table.rows(),
@@ -536,10 +534,7 @@ impl Inner {
 
     fn passed(&self, features: &[Feature<'_>], time: u64) {
         for feature in features {
-            let mut cache = self.served[feature.table]
-                .cache
-                .write()
-                .expect("a holder of the lock panicked");
+            let mut cache = self.served[feature.table].cache.changed();
             cache.passed(time);
         }
     }
@@ -763,7 +758,7 @@ impl Read {
         {
             let served = &set.served[of_table[0].table as usize];
             let row_bytes = served.table.row_bytes();
-            let mut cache = served.cache.write().expect("a holder of the lock panicked");
+            let mut cache = served.cache.changed();
             if cache.slots() == 0 {
                 continue;
             }
@@ -775,12 +770,9 @@ impl Read {
                 }
             }
         }
-        for (table, slots) in &self.window.used {
-            let mut cache = set.served[*table as usize]
-                .cache
-                .write()
-                .expect("a holder of the lock panicked");
-            cache.used(slots);
+        for used in &self.window.used {
+            let cache = &set.served[used.table as usize].cache;
+            cache.changed().used(used.epoch, &used.slots);
         }
     }
 }
@@ -831,9 +823,9 @@ impl Call<'_, '_, '_> {
 
     /// Notes what was used, unless others change the caches now.
     fn note(&self, window: &Window) {
-        for (table, slots) in &window.used {
-            if let Ok(mut cache) = self.set.served[*table as usize].cache.try_write() {
-                cache.used(slots);
+        for used in &window.used {
+            if let Some(mut cache) = self.set.served[used.table as usize].cache.changed_if_free() {
+                cache.used(used.epoch, &used.slots);
             }
         }
     }
@@ -854,21 +846,28 @@ impl Call<'_, '_, '_> {
         let number = self.features[feature].table;
         let served = &self.set.served[number];
         let end = (first + BLOCK).min(bagged.rows.len());
-        let cache = served.cache.read().expect("a holder of the lock panicked");
+        let cache = served.cache.seen();
         let mut slots = std::mem::take(&mut self.slots);
         cache.find_all(&bagged.rows[first..end], &mut slots);
-        let mut at = first;
-        let mut hits = Vec::new();
-        let mut rows: Vec<&[u8]> = Vec::new();
-        while bag < bagged.bags() && (at < end || bagged.starts[bag + 1] <= at) {
-            let bag_end = bagged.starts[bag + 1];
-            let positions = at..bag_end.min(end);
+        let (mut at, mut hits) = (first, Vec::with_capacity(slots.len()));
+        while bag < bagged.bags()
+            && (at < end || bagged.starts[bag + 1] <= at)
+            && !self.set.is_full(window)
+        {
+            let bags = self.bags_at_hand(feature, bag, at, &slots[at - first..]);
+            if !bags.is_empty() {
+                let reached = bagged.starts[bags.end];
+                hits.extend_from_slice(&slots[at - first..reached - first]);
+                self.add_bags(feature, bags.clone(), &cache, &slots[at - first..]);
+                (bag, at) = (bags.end, reached);
+                continue;
+            }
+            let positions = at..bagged.starts[bag + 1].min(end);
             let found = &slots[positions.start - first..positions.end - first];
             let waits = self.waiting == Some((feature, bag));
-            let reached = match !waits && found.iter().all(|slot| *slot != NO_SLOT) {
+            at = match !waits && found.iter().all(|slot| *slot != NO_SLOT) {
                 true => {
-                    rows.clear();
-                    rows.extend(found.iter().map(|&slot| cache.row(slot)));
+                    let rows: Vec<&[u8]> = found.iter().map(|&slot| cache.row(slot)).collect();
                     hits.extend_from_slice(found);
                     self.add_rows((feature, bag), positions.clone(), &rows);
                     positions.end
@@ -878,30 +877,25 @@ impl Call<'_, '_, '_> {
                     self.defer((feature, bag), positions, found, &cache, &mut hits, window)
                 }
             };
-            at = reached;
-            if at == bag_end {
-                bag += 1;
-            }
-            if self.set.is_full(window) {
-                break;
-            }
+            bag += usize::from(at == bagged.starts[bag + 1]);
         }
+        let epoch = cache.epoch();
         drop(cache);
         self.slots = slots;
-        let seen = (at - first) as u64;
-        served.counters.looked_up.fetch_add(seen, Ordering::Relaxed);
-        served
-            .counters
+        let counters = &served.counters;
+        counters
+            .looked_up
+            .fetch_add((at - first) as u64, Ordering::Relaxed);
+        counters
             .hits
             .fetch_add(hits.len() as u64, Ordering::Relaxed);
-        match window
-            .used
-            .last_mut()
-            .filter(|(table, _)| *table == number as u32)
-        {
-            Some((_, used)) => used.extend(hits),
-            None if !hits.is_empty() => window.used.push((number as u32, hits)),
-            None => {}
+        if !hits.is_empty() {
+            let table = number as u32;
+            window.used.push(Used {
+                table,
+                epoch,
+                slots: hits,
+            });
         }
         self.at = match bag == bagged.bags() {
             true => (feature + 1, 0, 0),
@@ -909,12 +903,60 @@ impl Call<'_, '_, '_> {
         };
     }
 
+    /// Whole bags from the next one on whose rows are all in memory.
+    fn bags_at_hand(&self, feature: usize, bag: usize, at: usize, slots: &[u32]) -> Range<usize> {
+        let starts = &self.bagged[feature].starts;
+        let has_begun = starts[bag] != at || self.waiting == Some((feature, bag));
+        if has_begun {
+            return bag..bag;
+        }
+        let there = slots
+            .iter()
+            .position(|slot| *slot == NO_SLOT)
+            .unwrap_or(slots.len());
+        let whole = starts[bag + 1..]
+            .iter()
+            .take(BLOCK)
+            .take_while(|end| **end <= at + there)
+            .count();
+        bag..bag + whole
+    }
+
+    /// Whole bags, by the slots of their rows.
+    fn add_bags(&mut self, feature: usize, bags: Range<usize>, cache: &RowCache, slots: &[u32]) {
+        let (bagged, asked) = (&self.bagged[feature], &self.features[feature]);
+        let table = &self.set.served[asked.table].table;
+        let (encoding, dim) = (table.encoding(), table.dim());
+        let first = bagged.starts[bags.start];
+        let (is_each, out) = (matches!(asked.bags, Bags::Each), &mut self.out[feature]);
+        if is_each && out.is_stored_as(encoding) {
+            return bags
+                .zip(slots)
+                .for_each(|(bag, &slot)| out.copy(bag, cache.row(slot), dim));
+        }
+        let ends: Vec<usize> = bagged.starts[bags.start + 1..=bags.end]
+            .iter()
+            .map(|end| end - first)
+            .collect();
+        let weights = bagged.weights(first..bagged.starts[bags.end]);
+        let row = |number: usize| cache.row(slots[number]);
+        match out.f32_rows(bags.clone(), dim) {
+            Some(rows) => encoding.pool_bags(asked.mode, row, &ends, weights, rows),
+            None => {
+                let mut rows = vec![0.0; bags.len() * dim];
+                encoding.pool_bags(asked.mode, row, &ends, weights, &mut rows);
+                bags.zip(rows.chunks_exact(dim))
+                    .for_each(|(bag, row)| out.put(bag, row));
+            }
+        }
+    }
+
     /// Rows of a bag that has to wait for some of them, as far as there is room for what they need; the
     /// position behind the last.
     fn defer(
         &self,
         (feature, bag): (usize, usize),
-        positions: std::ops::Range<usize>,
+        positions: Range<usize>,
         found: &[u32],
         cache: &RowCache,
         hits: &mut Vec<u32>,
@@ -1001,7 +1043,7 @@ impl Call<'_, '_, '_> {
     fn add_rows(
         &mut self,
         (feature, bag): (usize, usize),
-        positions: std::ops::Range<usize>,
+        positions: Range<usize>,
         rows: &[&[u8]],
     ) {
         let (bagged, asked) = (&self.bagged[feature], &self.features[feature]);
@@ -1010,7 +1052,7 @@ impl Call<'_, '_, '_> {
         let of_bag = bagged.starts[bag]..bagged.starts[bag + 1];
         let (is_first, is_last) = (positions.start == of_bag.start, positions.end == of_bag.end);
         let out = &mut self.out[feature];
-        if of_bag.len() == 1 && bagged.weights.is_none() && out.is_stored_as(encoding) {
+        if matches!(asked.bags, Bags::Each) && out.is_stored_as(encoding) && !rows.is_empty() {
             // Also what is no number stays as it is stored.
             return out.copy(bag, rows[0], dim);
         }
@@ -1022,10 +1064,7 @@ impl Call<'_, '_, '_> {
                 None => return,
             },
         };
-        let weights = bagged
-            .weights
-            .as_ref()
-            .map(|weights| &weights[positions.clone()]);
+        let weights = bagged.weights(positions);
         pool::add(asked.mode, encoding, rows, weights, is_first, &mut sum);
         match is_last {
             true => {

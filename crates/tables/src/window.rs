@@ -39,6 +39,13 @@ pub(crate) struct Piece {
     pub(crate) first_source: usize,
 }
 
+/// Slots of one table's cache.
+pub(crate) struct Used {
+    pub(crate) table: u32,
+    pub(crate) epoch: u64,
+    pub(crate) slots: Vec<u32>,
+}
+
 #[derive(Default)]
 pub(crate) struct Window {
     pub(crate) units: Vec<(UnitKey, Unit)>,
@@ -46,8 +53,8 @@ pub(crate) struct Window {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) sources: Vec<Source>,
     pub(crate) kept: Vec<u8>,
-    /// Slots that were used, by table.
-    pub(crate) used: Vec<(u32, Vec<u32>)>,
+    /// Slots that were used.
+    pub(crate) used: Vec<Used>,
     rows: HashMap<UnitKey, u32>,
     unit_numbers: HashMap<UnitKey, u32>,
 }

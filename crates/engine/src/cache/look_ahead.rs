@@ -261,6 +261,13 @@ impl<P: Policy> Policy for LookAhead<P> {
         }
     }
 
+    fn used_all(&mut self, slots: &[u32]) {
+        match self.known_slots {
+            0 => self.unknown.used_all(slots),
+            _ => slots.iter().for_each(|&slot| self.used(slot)),
+        }
+    }
+
     fn used(&mut self, slot: u32) {
         if !self.is_known(slot) {
             return self.unknown.used(slot);

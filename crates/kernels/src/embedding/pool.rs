@@ -182,6 +182,29 @@ impl RowEncoding {
         Rows::new(self, row, starts.len(), weights).pool(operation, 0..starts.len(), out);
     }
 
+    /// Goes on with a bag whose first rows are in `out`: adds `count` more to the sum, which a mean
+    /// is before its division, or takes them into the maximum, in this order.
+    ///
+    /// `row` is called as by [`pool_bags`](Self::pool_bags).
+    ///
+    /// # Panics
+    /// There is another number of weights, or a row has another length than one of `out.len()`
+    /// elements.
+    pub fn pool_more<'a>(
+        self,
+        pooling: Pooling,
+        row: impl Fn(usize) -> &'a [u8],
+        count: usize,
+        weights: Weights<'_>,
+        out: &mut [f32],
+    ) {
+        let operation = match pooling {
+            Pooling::Max => Operation::Max,
+            Pooling::Sum | Pooling::Mean => Operation::Add,
+        };
+        Rows::new(self, row, count, weights).pool(operation, 0..count, out);
+    }
+
     /// Pools bags of rows: bag i has the rows from `ends[i - 1]` (0 for the first) up to `ends[i]`,
     /// and row i of `pooled`, which is n x dim for n `ends`, gets the result.
     ///
