@@ -24,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod cache;
 mod decoder;
 mod deferred;
 mod edges;
