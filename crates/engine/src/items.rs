@@ -1,28 +1,23 @@
 //! A cache of gathered items, in memory that no activity needs.
 //!
 //! Slots of like size lie in chunks, so that memory goes back to the budget a chunk at a time and
-//! is counted to the byte. Each size follows S3-FIFO (Yang et al., SOSP 2023): a newcomer enters a
-//! small queue and is dropped from its end unless it was wanted again; an item that was, or that
-//! returns soon after it was dropped, enters the main queue. One scan therefore displaces a tenth
-//! at most.
+//! is counted to the byte. Each size follows S3-FIFO, so one scan displaces a tenth at most.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
 
 use outcore_device::Buf;
 
+use crate::cache::{Policy, S3Fifo};
 use crate::written::{Dated, Written};
 
 /// Long enough to make slots out of, short enough to be given back without losing much.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Longer items cost the device little more than one request each.
 const ITEM_BYTES_MAX: usize = CHUNK_BYTES / 8;
-/// Slots of the small queue: a tenth of all, as in the paper.
-const SMALL_SHARE: usize = 10;
-/// A key in the slot, one in the index, one in the queue of ghosts and one in their set (32 bytes
-/// each), a number in a queue, and the slack of all of them.
+/// A key in the slot and one in the index (40 bytes each), what the policy takes (50), and the slack
+/// of all of them.
 const SLOT_OVERHEAD_BYTES: usize = 256;
-/// Wanted more often than this counts as this often.
-const FREQUENCY_MAX: u8 = 3;
 
 /// Extent, offset, length.
 type Key = (u64, u64, usize);
@@ -114,7 +109,6 @@ fn slot_bytes(len: usize) -> usize {
 #[derive(Clone)]
 struct Slot {
     key: Option<Key>,
-    frequency: u8,
     /// Not stale by what was written before this.
     date: u64,
 }
@@ -126,10 +120,7 @@ struct Class {
     slots: Vec<Slot>,
     index: HashMap<Key, u32>,
     free: Vec<u32>,
-    small: VecDeque<u32>,
-    main: VecDeque<u32>,
-    ghosts: VecDeque<Key>,
-    ghost_set: HashSet<Key>,
+    policy: S3Fifo,
 }
 
 impl Class {
@@ -140,10 +131,7 @@ impl Class {
             slots: Vec::new(),
             index: HashMap::new(),
             free: Vec::new(),
-            small: VecDeque::new(),
-            main: VecDeque::new(),
-            ghosts: VecDeque::new(),
-            ghost_set: HashSet::new(),
+            policy: S3Fifo::new(0),
         }
     }
 
@@ -173,7 +161,7 @@ impl Class {
             return false;
         }
         state.date = written.now();
-        state.frequency = FREQUENCY_MAX.min(state.frequency + 1);
+        self.policy.used(slot);
         destination.copy_from_slice(self.bytes_of(slot, key.2));
         true
     }
@@ -192,49 +180,16 @@ impl Class {
         self.bytes_of(slot, item.len()).copy_from_slice(item);
         self.slots[slot as usize] = Slot {
             key: Some(key),
-            frequency: 0,
             date,
         };
+        self.policy
+            .admitted(slot, self.index.hasher().hash_one(key));
         self.index.insert(key, slot);
-        match self.ghost_set.remove(&key) {
-            true => self.main.push_back(slot),
-            false => self.small.push_back(slot),
-        }
     }
 
     fn evict(&mut self) -> Option<u32> {
-        loop {
-            let small_is_full = self.small.len() * SMALL_SHARE >= self.slots.len();
-            if small_is_full || self.main.is_empty() {
-                let slot = self.small.pop_front()?;
-                if self.slots[slot as usize].frequency == 0 {
-                    self.remember(slot);
-                    return Some(self.vacate(slot));
-                }
-                self.slots[slot as usize].frequency = 0;
-                self.main.push_back(slot);
-            } else {
-                let slot = self.main.pop_front().expect("not empty");
-                if self.slots[slot as usize].frequency == 0 {
-                    return Some(self.vacate(slot));
-                }
-                self.slots[slot as usize].frequency -= 1;
-                self.main.push_back(slot);
-            }
-        }
-    }
-
-    /// As many ghosts as slots: an item that returns later than that was not worth keeping.
-    fn remember(&mut self, slot: u32) {
-        if let Some(key) = self.slots[slot as usize].key
-            && self.ghost_set.insert(key)
-        {
-            self.ghosts.push_back(key);
-        }
-        while self.ghosts.len() > self.slots.len() {
-            let oldest = self.ghosts.pop_front().expect("longer than something");
-            self.ghost_set.remove(&oldest);
-        }
+        let slot = self.policy.evict(&mut |_| true)?;
+        Some(self.vacate(slot))
     }
 
     fn vacate(&mut self, slot: u32) -> u32 {
@@ -252,12 +207,9 @@ impl Class {
         let first = self.slots.len() as u32;
         self.slots.resize(
             self.chunks.len() * self.slots_in_chunk(),
-            Slot {
-                key: None,
-                frequency: 0,
-                date: 0,
-            },
+            Slot { key: None, date: 0 },
         );
+        self.policy.resize(self.slots.len() as u32);
         self.free.extend((first..self.slots.len() as u32).rev());
         true
     }
@@ -271,9 +223,7 @@ impl Class {
             self.vacate(slot as u32);
         }
         self.slots.truncate(left);
-        for queue in [&mut self.small, &mut self.main] {
-            queue.retain(|&slot| (slot as usize) < left);
-        }
+        self.policy.resize(left as u32);
         self.free.retain(|&slot| (slot as usize) < left);
         if self.index.capacity() > 3 * self.index.len() {
             self.index.shrink_to_fit();
@@ -282,22 +232,18 @@ impl Class {
     }
 
     fn drop_stale(&mut self, extent: u64, written: &Written) {
-        let mut stale = HashSet::new();
-        for (slot, state) in self.slots.iter_mut().enumerate() {
+        for slot in 0..self.slots.len() as u32 {
+            let state = &mut self.slots[slot as usize];
             let Some(key) = state.key.filter(|key| key.0 == extent) else {
                 continue;
             };
-            match is_stale(written, &key, state.date) {
-                true => _ = stale.insert(slot as u32),
-                false => state.date = written.now(),
+            if is_stale(written, &key, state.date) {
+                self.policy.removed(slot);
+                self.vacate(slot);
+                self.free.push(slot);
+            } else {
+                state.date = written.now();
             }
-        }
-        for queue in [&mut self.small, &mut self.main] {
-            queue.retain(|slot| !stale.contains(slot));
-        }
-        for slot in stale {
-            let slot = self.vacate(slot);
-            self.free.push(slot);
         }
     }
 }

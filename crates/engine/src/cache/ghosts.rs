@@ -1,138 +1,110 @@
-//! Keys that were dropped not long ago.
+//! Keys that were dropped not long ago, by 32 bits of their hashes.
 //!
 //! ```text
-//! ring:  | key | key | ...      by number of the drop, modulo a power of two
-//! index: | number or EMPTY ...  twice as long; open addressing by the hash of the key
+//! buckets: | 8 x (tag, number of the drop) | ...    a cache line each, chosen by the tag
 //! ```
-//! Exact: the last `limit` drops, less those that returned. Invariant: every entry of the index is
-//! the number of a drop among the last `limit`, and finding its key from the key's home meets no
-//! empty place before it.
+//! A ghost is a hint, so it need not be exact (S3-FIFO, section 4.2): one newcomer in 2^32 / n is
+//! mistaken for one of n ghosts. Twice as many fit as are remembered, so that less than one in a
+//! hundred is forgotten before its time because its bucket is full.
 
 use super::keys::mix;
 
-const EMPTY: u32 = u32::MAX;
+const BUCKET_LEN: usize = 8;
+/// 2 KiB: few keys fall into few buckets unevenly.
+const BUCKETS_MIN: usize = 32;
+/// In drops, of no ghost: more than are ever remembered, and as far as can be from new again.
+const AGE_OF_NONE: u32 = 1 << 31;
+
+#[derive(Clone, Copy)]
+struct Ghost {
+    tag: u32,
+    drop: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Bucket([Ghost; BUCKET_LEN]);
 
 #[derive(Default)]
 pub(super) struct Ghosts {
-    ring: Vec<u64>,
-    index: Vec<u32>,
+    buckets: Vec<Bucket>,
+    /// Drops that are remembered: the last ones.
     limit: u32,
-    /// Places of the ring that were written last, whether or not their keys returned.
-    len: u32,
-    /// Where the next key goes.
+    /// Number of the next drop. It wraps around: what is left over from so long ago looks new again,
+    /// but has the tag of hardly any newcomer.
     next: u32,
 }
 
 impl Ghosts {
-    /// Remembers this many drops from now on, as soon as there were so many.
+    pub(super) fn tag(key: u64) -> u32 {
+        (mix(key) >> 32) as u32
+    }
+
+    /// Remembers this many drops from now on.
     pub(super) fn resize(&mut self, limit: u32) {
-        while self.len > limit {
-            self.drop_oldest();
-        }
         self.limit = limit;
-        let places = (limit as usize).next_power_of_two();
-        if places > self.ring.len() || places * 4 <= self.ring.len() {
-            self.rebuild(places);
+        let buckets = self.buckets.len();
+        let least = (limit as usize * 2 / BUCKET_LEN).max(BUCKETS_MIN);
+        if least > buckets {
+            self.rebuild(least.max(buckets * 3 / 2));
+        } else if least < buckets / 4 {
+            self.rebuild(least);
         }
     }
 
-    pub(super) fn add(&mut self, key: u64) {
-        if self.limit == 0 {
-            return;
-        }
-        self.take(key);
-        if self.len == self.limit {
-            self.drop_oldest();
-        }
-        self.ring[self.next as usize] = key;
-        let place = self.find(key);
-        self.index[place] = self.next;
-        self.next = self.after(self.next, 1);
-        self.len += 1;
+    pub(super) fn add(&mut self, tag: u32) {
+        let ghost = Ghost {
+            tag,
+            drop: self.next,
+        };
+        self.next = self.next.wrapping_add(1);
+        self.put(ghost);
     }
 
     /// Forgets a key; whether it was known.
-    pub(super) fn take(&mut self, key: u64) -> bool {
-        if self.len == 0 {
-            return false;
-        }
-        let place = self.find(key);
-        let known = self.index[place] != EMPTY;
-        if known {
-            self.vacate(place);
-        }
-        known
+    pub(super) fn take(&mut self, tag: u32) -> bool {
+        let (next, limit) = (self.next, self.limit);
+        let is_it = |ghost: &&mut Ghost| ghost.tag == tag && age(ghost, next) < limit;
+        let found = self.bucket(tag).iter_mut().find(is_it);
+        found
+            .map(|ghost| ghost.drop = next.wrapping_sub(AGE_OF_NONE))
+            .is_some()
     }
 
-    fn drop_oldest(&mut self) {
-        let oldest = self.oldest();
-        let place = self.find(self.ring[oldest as usize]);
-        // Its key may have returned, and have been dropped again.
-        if self.index[place] == oldest {
-            self.vacate(place);
-        }
-        self.len -= 1;
+    fn bucket(&mut self, tag: u32) -> &mut [Ghost; BUCKET_LEN] {
+        let number = (u64::from(tag) * self.buckets.len() as u64) >> 32;
+        &mut self.buckets[number as usize].0
     }
 
-    fn oldest(&self) -> u32 {
-        self.after(self.next, self.ring.len() as u32 - self.len)
-    }
-
-    fn after(&self, place: u32, by: u32) -> u32 {
-        ((place as usize + by as usize) & (self.ring.len() - 1)) as u32
-    }
-
-    fn home(&self, key: u64) -> usize {
-        mix(key) as usize & (self.index.len() - 1)
-    }
-
-    /// The place of the key in the index, or the empty one where it would be.
-    fn find(&self, key: u64) -> usize {
-        let mut place = self.home(key);
-        while self.index[place] != EMPTY && self.ring[self.index[place] as usize] != key {
-            place = (place + 1) & (self.index.len() - 1);
-        }
-        place
-    }
-
-    /// Empties a place of the index, and moves up what would no longer be found (Knuth, TAOCP 3,
-    /// 6.4, algorithm R).
-    fn vacate(&mut self, mut hole: usize) {
-        let mask = self.index.len() - 1;
-        let mut place = hole;
-        loop {
-            place = (place + 1) & mask;
-            let number = self.index[place];
-            if number == EMPTY {
-                break;
-            }
-            let home = self.home(self.ring[number as usize]);
-            if place.wrapping_sub(home) & mask >= place.wrapping_sub(hole) & mask {
-                self.index[hole] = number;
-                hole = place;
-            }
-        }
-        self.index[hole] = EMPTY;
-    }
-
-    fn rebuild(&mut self, places: usize) {
-        let old = std::mem::replace(self, Ghosts::with_places(places, self.limit));
-        for age in (1..=old.len).rev() {
-            let number = old.after(old.next, old.ring.len() as u32 - age);
-            let key = old.ring[number as usize];
-            if old.index[old.find(key)] == number {
-                self.add(key);
-            }
+    /// In the place of the oldest of its bucket.
+    fn put(&mut self, ghost: Ghost) {
+        let next = self.next;
+        let oldest = self
+            .bucket(ghost.tag)
+            .iter_mut()
+            .max_by_key(|ghost| age(ghost, next));
+        if let Some(oldest) = oldest {
+            *oldest = ghost;
         }
     }
 
-    fn with_places(places: usize, limit: u32) -> Ghosts {
-        Ghosts {
-            ring: vec![0; places],
-            index: vec![EMPTY; places * 2],
-            limit,
-            len: 0,
-            next: 0,
-        }
+    fn rebuild(&mut self, buckets: usize) {
+        let old = std::mem::take(&mut self.buckets);
+        let none = Ghost {
+            tag: 0,
+            drop: self.next.wrapping_sub(AGE_OF_NONE),
+        };
+        self.buckets.resize(buckets, Bucket([none; BUCKET_LEN]));
+        let ghosts = old.iter().flat_map(|bucket| bucket.0);
+        let mut known: Vec<Ghost> = ghosts
+            .filter(|ghost| age(ghost, self.next) < self.limit)
+            .collect();
+        known.sort_unstable_by_key(|ghost| std::cmp::Reverse(age(ghost, self.next)));
+        known.into_iter().for_each(|ghost| self.put(ghost));
     }
+}
+
+/// Drops since this one.
+fn age(ghost: &Ghost, next: u32) -> u32 {
+    next.wrapping_sub(ghost.drop).wrapping_sub(1)
 }

@@ -26,15 +26,14 @@ impl PolicyKind {
         }
     }
 
-    /// Bytes of memory that a policy takes for a slot, at most, unless it was made smaller; vectors
-    /// that grow may have twice the length that they need.
+    /// Bytes of memory that a policy takes for a slot, at most, beside some 2 KiB, unless it was made
+    /// smaller; vectors that grow may have twice the length that they need.
     pub fn slot_bytes(self) -> u64 {
         match self {
             // Two neighbours.
             PolicyKind::Lru => 2 * 8,
-            // Two neighbours, a frequency, a queue and a key; a key and two places of the index in
-            // tables of ghosts whose lengths are powers of two.
-            PolicyKind::S3Fifo => 2 * (8 + 1 + 1 + 8) + 2 * (8 + 2 * 4),
+            // Two neighbours, a state and a tag; two ghosts, in tables that grow by half.
+            PolicyKind::S3Fifo => 2 * (8 + 1 + 4) + 2 * 8 * 3 / 2,
         }
     }
 }

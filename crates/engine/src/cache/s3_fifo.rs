@@ -12,16 +12,18 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 /// Slots of the small queue: a tenth of all, as in the paper.
 const SMALL_SHARE: u64 = 10;
-/// Wanted more often than this counts as this often.
+/// Wanted more often than this counts as this often: two bits.
 const FREQUENCY_MAX: u8 = 3;
+/// Beside the frequency: the slot is in the main queue.
+const IN_MAIN: u8 = 4;
 
 /// Three first-in first-out queues: small, main, and ghosts of what the small one dropped.
 pub struct S3Fifo {
     queues: Lists<2>,
-    /// Apart from the rest: a hit touches this byte of its slot and nothing else.
-    frequencies: Vec<u8>,
-    in_main: Vec<bool>,
-    keys: Vec<u64>,
+    /// Frequency and queue of each slot. A hit touches this byte and nothing else.
+    states: Vec<u8>,
+    /// What the ghost of a slot would be.
+    tags: Vec<u32>,
     ghosts: Ghosts,
 }
 
@@ -30,18 +32,12 @@ impl S3Fifo {
     pub fn new(slots: u32) -> S3Fifo {
         let mut policy = S3Fifo {
             queues: Lists::new(0),
-            frequencies: Vec::new(),
-            in_main: Vec::new(),
-            keys: Vec::new(),
+            states: Vec::new(),
+            tags: Vec::new(),
             ghosts: Ghosts::default(),
         };
         policy.resize(slots);
         policy
-    }
-
-    fn enter(&mut self, queue: usize, slot: u32) {
-        self.in_main[slot as usize] = queue == MAIN;
-        self.queues.push(queue, slot);
     }
 
     /// The queue to evict from, if one has slots that were not passed over since it last changed.
@@ -58,16 +54,17 @@ impl S3Fifo {
 
 impl Policy for S3Fifo {
     fn admitted(&mut self, slot: u32, key: u64) {
-        self.frequencies[slot as usize] = 0;
-        self.keys[slot as usize] = key;
-        let queue = if self.ghosts.take(key) { MAIN } else { SMALL };
-        self.enter(queue, slot);
+        let tag = Ghosts::tag(key);
+        self.tags[slot as usize] = tag;
+        let returns = self.ghosts.take(tag);
+        self.states[slot as usize] = if returns { IN_MAIN } else { 0 };
+        self.queues.push(if returns { MAIN } else { SMALL }, slot);
     }
 
     fn used(&mut self, slot: u32) {
-        let frequency = &mut self.frequencies[slot as usize];
-        if *frequency < FREQUENCY_MAX {
-            *frequency += 1;
+        let state = &mut self.states[slot as usize];
+        if *state & FREQUENCY_MAX < FREQUENCY_MAX {
+            *state += 1;
         }
     }
 
@@ -76,15 +73,15 @@ impl Policy for S3Fifo {
         loop {
             let queue = self.queue(passed_over)?;
             let slot = self.queues.first(queue)?;
-            let frequency = &mut self.frequencies[slot as usize];
-            if *frequency > 0 {
-                *frequency = if queue == MAIN { *frequency - 1 } else { 0 };
+            let state = &mut self.states[slot as usize];
+            if *state & FREQUENCY_MAX > 0 {
+                *state = if queue == MAIN { *state - 1 } else { IN_MAIN };
                 self.queues.unlink(queue, slot);
-                self.enter(MAIN, slot);
+                self.queues.push(MAIN, slot);
                 passed_over[MAIN] = 0;
             } else if may_evict(slot) {
                 if queue == SMALL {
-                    self.ghosts.add(self.keys[slot as usize]);
+                    self.ghosts.add(self.tags[slot as usize]);
                 }
                 self.queues.unlink(queue, slot);
                 return Some(slot);
@@ -96,7 +93,11 @@ impl Policy for S3Fifo {
     }
 
     fn removed(&mut self, slot: u32) {
-        let queue = usize::from(self.in_main[slot as usize]);
+        let queue = if self.states[slot as usize] & IN_MAIN == 0 {
+            SMALL
+        } else {
+            MAIN
+        };
         self.queues.unlink(queue, slot);
     }
 
@@ -107,9 +108,8 @@ impl Policy for S3Fifo {
             }
         }
         self.queues.resize(slots);
-        self.frequencies.resize(slots as usize, 0);
-        self.in_main.resize(slots as usize, false);
-        self.keys.resize(slots as usize, 0);
+        self.states.resize(slots as usize, 0);
+        self.tags.resize(slots as usize, 0);
         self.ghosts.resize(slots);
     }
 }

@@ -207,7 +207,9 @@ struct PlainLookAhead {
 
 impl PlainLookAhead {
     fn will_use(&mut self, key: u64, slot: Option<u32>, time: u64) {
-        self.future.push((time, key));
+        if !self.future.contains(&(time, key)) {
+            self.future.push((time, key));
+        }
         if let Some(slot) = slot {
             self.unknown.removed(slot);
             self.known.insert(slot, key);
