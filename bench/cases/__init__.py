@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, pca, products, reads, rows, samples, sparse, streams
+from cases import fits, kmeans, pca, products, reads, rows, samples, sparse, streams, tables
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
@@ -14,6 +14,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     **streams.BUILDERS,
     **samples.BUILDERS,
     **rows.BUILDERS,
+    **tables.BUILDERS,
     **pca.BUILDERS,
     **kmeans.BUILDERS,
     **reads.BUILDERS,

@@ -115,6 +115,19 @@ class SampleSet:
 
 
 @dataclass(frozen=True)
+class BagTrace:
+    """Batches of row numbers as the RecSSD paper draws them, whose pages are so many bytes, and the tables of the model, in a folder."""
+
+    path: str
+    model: str
+    k: int
+    touched_bytes: int
+    batches: int
+    batch_size: int
+    seed: int = 123
+
+
+@dataclass(frozen=True)
 class RandomFile:
     """Bytes that no layer can compress or leave out, for fio."""
 
@@ -208,7 +221,7 @@ class Case:
     legs: Sequence[Leg]
     comparisons: Sequence[Comparison]
     bound: Bound = field(default_factory=Bound)
-    files: Sequence[DataFile | RowsCopy | SparseFolder | LibsvmFile | SampleSet | RandomFile] = ()
+    files: Sequence[DataFile | RowsCopy | SparseFolder | LibsvmFile | SampleSet | RandomFile | BagTrace] = ()
     limit_over_bytes: int | None = None
     """The process limit, without the margin and without what interpreter and imports of a leg take."""
     needs: tuple[str, ...] = ()

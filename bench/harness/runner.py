@@ -22,12 +22,13 @@ from typing import Any
 
 from outcore.demo import limit
 
-from harness import corpus, data, device, machine, rows, samples
+from harness import corpus, data, device, machine, rows, samples, traces
 from harness.model import (
     MIB,
     RIVALS,
     ROOT,
     UNIT_SIZE,
+    BagTrace,
     Case,
     Context,
     DataFile,
@@ -101,7 +102,7 @@ def run_case(case: Case, context: Context, facts: Facts, folder: Path, say: Call
 
 
 def make(file: Any) -> None:
-    makers = {DataFile: data.make, RowsCopy: rows.make, SampleSet: samples.make, RandomFile: device.make}
+    makers = {DataFile: data.make, RowsCopy: rows.make, SampleSet: samples.make, RandomFile: device.make, BagTrace: traces.make}
     makers.get(type(file), corpus.make)(file, ROOT)  # type: ignore[operator]
 
 
@@ -265,7 +266,7 @@ def without_device(case: Case) -> Case:
 def check_needs(case: Case) -> None:
     if "cc" in case.needs and shutil.which("cc") is None:
         raise Skip("no C compiler is installed")
-    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr"):
+    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr", "rocksdict"):
         if package in case.needs and find_spec(package) is None:
             raise Skip(f"{package} is not installed; make rivals does that")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):

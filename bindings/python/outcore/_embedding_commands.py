@@ -1,4 +1,4 @@
-"""The command for embedding tables: `outcore bench-embedding`."""
+"""The commands for embedding tables: `outcore embed | bench-embedding`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ._commands import SEED, say, session_of, session_options
 from ._units import parse_bytes, show_bytes
 
 if TYPE_CHECKING:
+    from .embedding import Table
     from .embedding_bench.models import ModelSpec
     from .embedding_bench.traces import TraceFactory
 
@@ -157,4 +158,62 @@ def _drawn(found: list[dict[str, Any]], figures: str | None) -> list[str]:
     return draw(found, figures)
 
 
-COMMANDS = (bench_embedding,)
+@click.group()
+def embed() -> None:
+    """Embedding tables."""
+
+
+@embed.command("pack")
+@click.argument("source", type=click.Path(exists=True), nargs=-1, required=True)
+@click.argument("target", type=click.Path())
+@click.option("--tensor", help="Of safetensors files, where they have several matrices; * stands for any part of the name.")
+@click.option("--encoding", help="float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8 or int4; default as SOURCE.")
+@session_options
+def pack_table(
+    source: tuple[str, ...], target: str, tensor: str | None, encoding: str | None, as_json: bool, **options: Any
+) -> None:
+    """Write the rows of SOURCE, .npy or safetensors files of one table, as a packed table with checksums."""
+    from .embedding import pack
+
+    session = session_of(options)
+    say(_told(pack(list(source), target, encoding, tensor=tensor, session=session)), as_json)
+
+
+@embed.command("export")
+@click.argument("source", type=click.Path(exists=True), nargs=-1, required=True)
+@click.argument("target", type=click.Path())
+@click.option("--tensor", default="weight", show_default=True, help="Name of the tensor in a safetensors file.")
+@click.option("--dtype", help="float32, float16 or bfloat16; default the table's, float32 for quantized rows.")
+@session_options
+def export_table(source: tuple[str, ...], target: str, tensor: str, dtype: str | None, as_json: bool, **options: Any) -> None:
+    """Write the rows of the table SOURCE, decoded, to TARGET, a .npy or .safetensors file."""
+    from .embedding import export
+
+    export(list(source), target, tensor=tensor, dtype=dtype, session=session_of(options))
+    say({"path": target}, as_json)
+
+
+@embed.command("inspect")
+@click.argument("table", type=click.Path(exists=True), nargs=-1, required=True)
+@click.option("--tensor", help="Of safetensors files, where they have several matrices.")
+@session_options
+def inspect_table(table: tuple[str, ...], tensor: str | None, as_json: bool, **options: Any) -> None:
+    """Say what TABLE is: one table, whatever number of files."""
+    from .embedding import Table
+
+    say(_told(Table.open(list(table), tensor, cache=0, session=session_of(options))), as_json)
+
+
+def _told(table: Table) -> dict[str, Any]:
+    rows, dim = table.shape
+    return {
+        "path": table.name,
+        "rows": rows,
+        "dim": dim,
+        "encoding": table.encoding,
+        "bytes": table.nbytes,
+        "packed": table.is_packed,
+    }
+
+
+COMMANDS = (bench_embedding, embed)

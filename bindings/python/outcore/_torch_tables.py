@@ -52,7 +52,9 @@ class _OnTable(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         if name == "weight":
-            raise AttributeError(f"the table {self.table.name} is on SSD and has no weight in memory; module.table[ids] reads rows of it")
+            raise AttributeError(
+                f"the table {self.table.name} is on SSD and has no weight in memory; module.table[ids] reads rows of it"
+            )
         return super().__getattr__(name)
 
     def _asked(self, feature: Feature, shape: tuple[int, ...]) -> _Asked:

@@ -44,7 +44,9 @@ def table(tmp_path: Path, weight: np.ndarray, session: oc.Session) -> Table:
 def bags(seed: int, count: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
     random = np.random.default_rng(seed)
     lengths = random.choice([0, 1, 3, 80, 200], count)
-    ids = np.where(random.random(lengths.sum()) < 0.5, random.integers(0, 40, lengths.sum()), random.integers(0, ROWS, lengths.sum()))
+    ids = np.where(
+        random.random(lengths.sum()) < 0.5, random.integers(0, 40, lengths.sum()), random.integers(0, ROWS, lengths.sum())
+    )
     return torch.from_numpy(ids), torch.from_numpy(np.cumsum([0, *lengths[:-1]]))
 
 
@@ -56,7 +58,9 @@ def same(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("wide", [torch.int64, torch.int32])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("padding", [None, 7, -3])
-def test_bags_have_the_bits_of_torch(table: Table, weight: np.ndarray, mode: Any, wide: Any, last: bool, padding: int | None) -> None:
+def test_bags_have_the_bits_of_torch(
+    table: Table, weight: np.ndarray, mode: Any, wide: Any, last: bool, padding: int | None
+) -> None:
     given = {"mode": mode, "include_last_offset": last, "padding_idx": padding}
     theirs = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weight), **given)
     ours = oct.EmbeddingBag(table, **given)
@@ -174,7 +178,12 @@ def test_several_features_of_several_tables(tmp_path: Path, session: oc.Session)
     found = tables.look_up(asked)
     for feature, rows in zip(asked, found, strict=True):
         one = weights[names.index(str(feature.table))]
-        same(rows, torch.nn.functional.embedding_bag(torch.from_numpy(feature.ids), torch.from_numpy(one), torch.arange(0, 60, 5), mode="sum"))
+        same(
+            rows,
+            torch.nn.functional.embedding_bag(
+                torch.from_numpy(feature.ids), torch.from_numpy(one), torch.arange(0, 60, 5), mode="sum"
+            ),
+        )
     side = tables.look_up(asked, concatenate=True)
     same(side, np.concatenate(found, axis=1))
     same(tables.submit(asked).result()[2], found[2])
@@ -259,7 +268,9 @@ def test_modules_have_a_state_and_are_copied(tmp_path: Path, table: Table, sessi
     module.load_state_dict(torch.load(file, weights_only=True))
     assert [name for name, _ in module.named_parameters()] == ["1.weight", "1.bias"]
     np.save(tmp_path / "other.npy", weight[:100])
-    other = torch.nn.Sequential(oct.EmbeddingBag(Table.open(tmp_path / "other.npy", session=session), "sum"), torch.nn.Linear(DIM, 2))
+    other = torch.nn.Sequential(
+        oct.EmbeddingBag(Table.open(tmp_path / "other.npy", session=session), "sum"), torch.nn.Linear(DIM, 2)
+    )
     with pytest.raises(errors.ShapeError, match="100 x 24"):
         other.load_state_dict(module.state_dict())
     with pytest.raises(AttributeError, match="on SSD"):
@@ -289,3 +300,28 @@ def test_memory_is_reserved_when_a_table_is_opened(tmp_path: Path, weight: np.nd
     none = Table.open(tmp_path / "t.npy", cache=0, session=session)
     same(none[[1, 1, 2]], weight[[1, 1, 2]])
     assert none.statistics.cache_rows == 0
+
+
+def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    model = torch.nn.ModuleDict(
+        {"item": torch.nn.EmbeddingBag(300, DIM), "user": torch.nn.Embedding(200, DIM), "top": torch.nn.Linear(DIM, 1)}
+    )
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    packed = embedding.pack(tmp_path / "model.pt", tmp_path / "items", tensor="item.weight", session=session)
+    same(packed[np.arange(300)], model["item"].weight.detach())
+    with pytest.raises(errors.ArgumentError, match=r"name one of its 3 matrices as tensor: item\.weight"):
+        embedding.pack(tmp_path / "model.pt", tmp_path / "other", session=session)
+    (tmp_path / "bad.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(errors.CorruptError, match=r"bad\.pt"):
+        embedding.pack(tmp_path / "bad.pt", tmp_path / "other", session=session)
+    half = embedding.pack(torch.from_numpy(weight).bfloat16(), tmp_path / "half", session=session)  # type: ignore[arg-type]
+    for ending, dtype in ((".npy", None), (".safetensors", None), (".safetensors", "float32")):
+        path = tmp_path / f"out{ending}"
+        embedding.export(half, path, dtype=dtype, session=session)
+        if ending == ".safetensors":
+            again = Table.open(path, "weight", session=session)
+            assert again.encoding == (dtype or "bfloat16")
+            same(again[np.arange(ROWS)].astype("float32"), torch.from_numpy(weight).bfloat16().float())
+    assert not list(tmp_path.glob("*.unfinished"))
+    with pytest.raises(errors.ArgumentError, match=r"\.npy or a \.safetensors"):
+        embedding.export(half, tmp_path / "out.txt", session=session)

@@ -28,3 +28,23 @@ def test_cifar10(tmp_path: Path, rng: np.random.Generator) -> None:
     found = json.loads((tmp_path / "plot.json").read_text())
     assert found["global shuffle"][0][-1] > 0.9 and found["chunk shuffle"][0][-1] > 0.9
     assert not list(tmp_path.glob("tmp*"))
+
+
+def test_ngram_table(tmp_path: Path) -> None:
+    """A table in memory, memory-mapped and on SSD gives the same numbers; the program itself compares them."""
+    words = [
+        sys.executable,
+        ROOT / "examples" / "ngram_table.py",
+        "--rows",
+        "100000",
+        "--dim",
+        "16",
+        "--tokens",
+        "64",
+        "--count",
+        "6",
+    ]
+    ran = subprocess.run([*words, "--memory", "16MiB"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert set(json.loads((tmp_path / "ngram_table.json").read_text())) == {"outcore", "memory map", "memory"}
+    assert f"{6 * 64 * 16:,} rows looked up" in ran.stdout

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import outcore as oc
 from outcore.embedding_bench import _stack
 from outcore.embedding_bench.clicks import Clicks, read_clicks
 from outcore.embedding_bench.models import DEEP_REC_SYS, MLPERF, MODELS, OPERATOR, ModelSpec, TableSpec
@@ -361,7 +362,8 @@ def test_pages_sum_up_what_torch_does(tmp_path: Path, dim: int) -> None:
 
 
 def test_modes_agree_and_results_are_told(tmp_path: Path) -> None:
-    modes = {name: mode for name, mode in MODES.items() if name != "outcore" and (name != "pages" or direct(tmp_path))}
+    modes = {name: mode for name, mode in MODES.items() if name != "pages" or direct(tmp_path)}
+    oc.configure(memory="64MiB", scratch=tmp_path, allow_tmpfs_scratch=True)
     told: list[dict[str, Any]] = []
     models = [SMALL, MODELS["NCF"].scaled(0.01)]
     given: dict[str, Any] = {"folder": tmp_path, "batch_sizes": [2, 8], "batches": 5, "told": told.append, "threads": 1}

@@ -9,7 +9,6 @@ outcore     this library's tables
 
 from __future__ import annotations
 
-import importlib
 import mmap
 import os
 from collections.abc import Callable, Sequence
@@ -20,12 +19,24 @@ import torch
 from torch import Tensor, nn
 
 from .._files import refusal
-from ..errors import MissingError, UnsupportedError
+from ..embedding import Feature, PendingLookUp, TableSet
+from ..errors import UnsupportedError
 from .models import FLOAT_BYTES, ModelSpec
 from .networks import Bags, Lookup
 from .tables import HEADER_BYTES, table_files
 
-__all__ = ["MODES", "ModeFactory", "PageBags", "TorchBags", "in_memory", "mapped", "mapped_random", "outcore", "pages"]
+__all__ = [
+    "MODES",
+    "ModeFactory",
+    "PageBags",
+    "TableBags",
+    "TorchBags",
+    "in_memory",
+    "mapped",
+    "mapped_random",
+    "outcore",
+    "pages",
+]
 
 ModeFactory = Callable[[ModelSpec, str], Bags]
 """Called with a model and the folder of its tables. What it returns may have `prefetch(lookups)`, called with the look-ups of the
@@ -118,14 +129,38 @@ def pages(spec: ModelSpec, folder: str) -> Bags:
     return PageBags(table_files(spec, folder), spec.dim)
 
 
+class TableBags:
+    """This library's tables, all of a model in one set: a call reads for all of them at once."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.tables = TableSet(paths)
+        self.ahead: tuple[Sequence[Lookup], PendingLookUp] | None = None
+
+    def _features(self, lookups: Sequence[Lookup]) -> list[Feature]:
+        return [Feature(number, ids, offsets) for number, (ids, offsets) in enumerate(lookups)]
+
+    def prefetch(self, lookups: Sequence[Lookup]) -> None:
+        """Looks the next batch up while the network of this one runs."""
+        self.ahead = lookups, self.tables.submit(self._features(lookups))
+
+    def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None and ahead[0] is lookups:
+            found = ahead[1].result()
+        else:
+            found = self.tables.look_up(self._features(lookups))
+        return [torch.from_numpy(rows) for rows in found]
+
+    def facts(self) -> dict[str, Any]:
+        known = self.tables.statistics.values()
+        looked_up = sum(one.looked_up for one in known)
+        hits = sum(one.hits for one in known)
+        return {"hit_rate": hits / looked_up if looked_up else 0.0, "units_read": sum(one.units_read for one in known)}
+
+
 def outcore(spec: ModelSpec, folder: str) -> Bags:
     """This library's tables, in the default session, on the files as they are."""
-    try:
-        table, bag = importlib.import_module("outcore.embedding").Table, importlib.import_module("outcore.torch").EmbeddingBag
-    except (ImportError, AttributeError) as error:
-        raise MissingError("this outcore has no embedding tables", object="outcore.embedding") from error
-    bags = [bag(table.open(path), mode="sum") for path in table_files(spec, folder)]
-    return lambda lookups: [bag(*lookup) for bag, lookup in zip(bags, lookups, strict=True)]
+    return TableBags(table_files(spec, folder))
 
 
 MODES: dict[str, ModeFactory] = {

@@ -1,0 +1,197 @@
+"""Look-ups in embedding tables, by every contestant of `table-rows` and `bags-*`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from legs.measure import Array, cold, processor_seconds, sampled
+from legs.rows import least_sectors, rows_error, seed_of
+
+Spec = dict[str, Any]
+Result = dict[str, Any]
+Sums = Callable[[Sequence[Array], int, Sequence[int]], list[Array]]
+"""The sums of a batch of the ids of each table: batch size, and look-ups of each table."""
+
+
+def rows(spec: Spec) -> Result:
+    """Random rows of one table, none of them in memory."""
+    import outcore as oc
+    from outcore.embedding import Table
+
+    if spec.get("core") is not None:
+        os.sched_setaffinity(0, {spec["core"]})
+    oc.configure(memory=spec["memory"], threads=1)
+    table = Table.open(spec["a"], cache=0, reading=spec["memory"] // 4, readers=1)
+    seed, error = seed_of(spec), 0.0
+    random, x = np.random.default_rng(seed), np.load(spec["a"], mmap_mode="r")
+    asked: list[Array] = []
+    found: list[Array] = []
+    sectors: list[int] = []
+
+    def before() -> None:
+        nonlocal error
+        error = max(error, *(rows_error(some, numbers, x) for some, numbers in zip(found, asked, strict=True)), 0.0)
+        asked[:], found[:] = [random.integers(0, len(x), spec["count"])], []
+        sectors.append(least_sectors(asked[0], x[:1].nbytes, x.offset))
+        cold([spec["a"]])
+
+    timed = sampled(lambda: found.append(table[asked[0]]), seconds=spec["seconds"], before=before)
+    before()
+    return {**timed, "work": float(np.mean(sectors[:-1])), "rows": spec["count"], "seed": str(seed), "error": error}
+
+
+def bags(spec: Spec) -> Result:
+    """Sums of the bags of a trace, batch after batch, as many as there is time for."""
+    folder = Path(spec["folder"])
+    told = json.loads((folder / "trace.json").read_text())
+    ids = np.load(folder / "ids.npy", mmap_mode="r")
+    ends = np.cumsum([told["batch_size"] * count for count in told["lookups"]])
+    batches = [np.split(np.array(batch), ends[:-1]) for batch in ids]
+    warm = len(batches) // 2
+    paths = told["paths"]
+    cold(paths)
+    sums: Sums = MODES[spec["mode"]](paths, told["dim"], spec)
+    error, seconds, done, cpu = 0.0, 0.0, 0, 0.0
+    began = time.perf_counter()
+    for batch in batches[:warm]:
+        sums(batch, told["batch_size"], told["lookups"])
+        if time.perf_counter() - began > spec["seconds"]:
+            break
+    for batch in batches[warm:]:
+        started, used = time.perf_counter(), processor_seconds()
+        found = sums(batch, told["batch_size"], told["lookups"])
+        seconds += time.perf_counter() - started
+        cpu += processor_seconds() - used
+        done += 1
+        if done == 1:
+            error = worst(found, batch, paths, told["lookups"])
+        if seconds > spec["seconds"]:
+            break
+    facts = getattr(sums, "facts", dict)()
+    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done * len(ids[0])), "batches": done, "error": error, **facts}
+
+
+def worst(found: Sequence[Array], batch: Sequence[Array], paths: Sequence[str], lookups: Sequence[int]) -> float:
+    """The greatest difference of some bags from their rows, added up here."""
+    error = 0.0
+    for rows, ids, path, count in zip(found, batch, paths, lookups, strict=True):
+        table = np.load(path, mmap_mode="r")
+        for bag in (0, len(rows) - 1):
+            exact = table[np.asarray(ids[bag * count : (bag + 1) * count])].astype(np.float64).sum(0)
+            error = max(error, float(np.abs(rows[bag] - exact).max()))
+        del table
+    return error if error > 1e-5 else 0.0
+
+
+class Ours:
+    def __init__(self, paths: Sequence[str], dim: int, spec: Spec) -> None:
+        import outcore as oc
+        from outcore.embedding import Feature, TableSet
+
+        oc.configure(memory=spec["memory"])
+        self.feature = Feature
+        self.tables = TableSet(paths, cache=spec["memory"] // 2, reading=spec["memory"] // 4, readers=1)
+
+    def __call__(self, batch: Sequence[Array], size: int, lookups: Sequence[int]) -> list[Array]:
+        return self.tables.look_up([self.feature(number, ids.reshape(size, -1)) for number, ids in enumerate(batch)])
+
+    def facts(self) -> dict[str, Any]:
+        known = list(self.tables.statistics.values())
+        return {
+            "hit_rate": sum(one.hits for one in known) / sum(one.looked_up for one in known),
+            "units_read": sum(one.units_read for one in known),
+        }
+
+
+class Torch:
+    """`torch.nn.EmbeddingBag` on memory maps."""
+
+    def __init__(self, paths: Sequence[str], dim: int, spec: Spec) -> None:
+        import mmap
+
+        import torch
+
+        self.torch = torch
+        self.tables = []
+        for path in paths:
+            table: Any = np.load(path, mmap_mode="c")
+            if spec.get("random"):
+                table._mmap.madvise(mmap.MADV_RANDOM)
+            self.tables.append(torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(table), mode="sum"))
+
+    def __call__(self, batch: Sequence[Array], size: int, lookups: Sequence[int]) -> list[Array]:
+        with self.torch.inference_mode():
+            return [
+                table(self.torch.from_numpy(ids.reshape(size, -1))).numpy() for table, ids in zip(self.tables, batch, strict=True)
+            ]
+
+
+class Pages:
+    """The paper's baseline: a page of 4 KiB is read past the page cache for one row after the other."""
+
+    def __init__(self, paths: Sequence[str], dim: int, spec: Spec) -> None:
+        import torch
+        from outcore.embedding_bench.modes import PageBags
+
+        self.torch, self.bags = torch, PageBags(paths, dim)
+
+    def __call__(self, batch: Sequence[Array], size: int, lookups: Sequence[int]) -> list[Array]:
+        of = self.torch.from_numpy
+        asked = [(of(ids), of(np.arange(0, size * count, count))) for ids, count in zip(batch, lookups, strict=True)]
+        return [rows.numpy() for rows in self.bags(asked)]
+
+
+class RocksDB:
+    """MultiGet of the distinct rows of a batch, sorted; what is kept in memory is RocksDB's block cache."""
+
+    def __init__(self, paths: Sequence[str], dim: int, spec: Spec) -> None:
+        from rocksdict import AccessType, Rdict
+
+        options = rocksdb_options(spec["memory"])
+        folder = rocksdb_folder(spec["folder"])
+        self.database = Rdict(folder, options, access_type=AccessType.read_only())
+        self.dim = dim
+
+    def __call__(self, batch: Sequence[Array], size: int, lookups: Sequence[int]) -> list[Array]:
+        found = []
+        for number, (ids, count) in enumerate(zip(batch, lookups, strict=True)):
+            distinct, places = np.unique(ids, return_inverse=True)
+            keys = [key_of(number, row) for row in distinct.tolist()]
+            rows = np.frombuffer(b"".join(self.database[keys]), np.float32).reshape(len(keys), self.dim)
+            found.append(rows[places.reshape(size, count)].sum(axis=1))
+        return found
+
+
+def key_of(table: int, row: int) -> bytes:
+    return table.to_bytes(2, "big") + row.to_bytes(6, "big")
+
+
+def rocksdb_folder(folder: str) -> str:
+    return f"{folder}/rocksdb"
+
+
+def rocksdb_options(cache_bytes: int) -> Any:
+    """As FBGEMM and NVIDIA set it up for tables: direct reads, no compression, hash index off, a bloom filter."""
+    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
+
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(cache_bytes // 2))
+    blocks.set_block_size(4096)
+    blocks.set_bloom_filter(10, False)
+    blocks.set_cache_index_and_filter_blocks(True)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(blocks)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_use_direct_reads(True)
+    options.increase_parallelism(os.cpu_count() or 1)
+    return options
+
+
+MODES: dict[str, Callable[[Sequence[str], int, Spec], Sums]] = {"ours": Ours, "torch": Torch, "pages": Pages, "rocksdb": RocksDB}
