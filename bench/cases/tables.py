@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from cases.limits import limit_legs, limit_names
+from cases.limits import limit_file, limit_legs, limit_names
 from cases.pca import budget_of
 from cases.sparse import check_room
 from harness.model import GIB, KIB, MIB, BagTrace, Bound, Case, Comparison, Context, DataFile, Leg
@@ -36,7 +36,8 @@ def table_rows(context: Context) -> Case:
     ours = Leg(OURS, "tables.rows", {**spec, "core": CORE}, cold=(file.path,), limited=True)
     return Case(
         "table-rows",
-        f"random rows of {ROW_BYTES} B out of a table of {file.nbytes / GIB:.1f} GiB, none in memory, one core, budget {memory >> 20} MiB",
+        f"random rows of {ROW_BYTES} B out of a table of {file.nbytes / GIB:.1f} GiB, none in memory, one core, budget "
+        f"{memory >> 20} MiB",
         "IOPS",
         [ours, *limit_legs(context, SECTOR, file=(file.path, file.nbytes // MIB * MIB), count="requests")],
         [Comparison(OURS, limit_names(SECTOR), "the device's limit, random reads of 4,096 B", 0.9)],
@@ -61,8 +62,8 @@ def bags(context: Context, model: str, k: int) -> Case:
     whole = limit_legs(context, SECTOR, count="requests")
     return Case(
         f"bags-{model}-K{k}",
-        f"{model} of the RecSSD paper, batches of {batch_size}, trace K = {k} whose pages are {trace.touched_bytes >> 20} MiB, budget "
-        f"{memory >> 20} MiB, process limited to {limit >> 20} MiB",
+        f"{model} of the RecSSD paper, batches of {batch_size}, trace K = {k} whose pages are {trace.touched_bytes >> 20} MiB, "
+        f"budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
         "IOPS",
         [
             leg(OURS, "ours"),
@@ -78,11 +79,12 @@ def bags(context: Context, model: str, k: int) -> Case:
             Comparison(OURS, (ROCKSDB,), ROCKSDB, 2),
         ],
         Bound(note="the device's random reads of what is not in memory"),
-        [trace],
+        [trace, limit_file(context)],
         limit_over_bytes=memory,
         needs=("rocksdict",),
         notes=(
-            "The rate counts row numbers looked up. Half of the batches warm caches up; sums of the first batch after them are checked.",
+            "The rate counts row numbers looked up. Half of the batches warm caches up; the sums of the first one after them are "
+            "checked.",
             "RocksDB reads directly, sorted and distinct keys of a table at a time, with half of the budget as block cache.",
         ),
     )

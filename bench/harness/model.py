@@ -116,7 +116,7 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class BagTrace:
-    """Batches of row numbers as the RecSSD paper draws them, whose pages are so many bytes, and the tables of the model, in a folder."""
+    """Batches of row numbers as the RecSSD paper draws them, whose pages are so many bytes, and the tables, in a folder."""
 
     path: str
     model: str

@@ -156,8 +156,8 @@ class Embedding(_OnTable):
 class EmbeddingBag(_OnTable):
     """`torch.nn.EmbeddingBag` on a table on SSD.
 
-    Call `submit` with the arguments of the next batch before the network of this one runs: rows are then read while it computes, and
-    the call with the same tensors finds its result there.
+    Call `submit` with the arguments of the next batch before the network of this one runs: rows are then read while it computes,
+    and the call with the same tensors finds its result there.
 
     Parameters
     ----------

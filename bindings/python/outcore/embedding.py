@@ -10,7 +10,7 @@ makes. The rows that are worth it stay in memory, within the budget of the sessi
     bag = EmbeddingBag(table, mode="sum")
     sums = bag(ids, offsets)                                    # as torch.nn.EmbeddingBag; a NumPy array
 
-Several tables that are looked up together, such as those of a recommender, are a `TableSet`: one call reads for all of them at once.
+Several tables that are looked up together, such as those of a recommender, are a `TableSet`: one call reads for all of them.
 `outcore.torch` has the same as modules of PyTorch.
 """
 
@@ -232,8 +232,8 @@ class Table:
         Parameters
         ----------
         path : path or list of paths
-            `.npy` or safetensors files, a packed table, a folder of the former, or an `*.index.json` of safetensors files. Several
-            are one table: the rows of the first, then those of the second, and so on.
+            `.npy` or safetensors files, a packed table, a folder of the former, or an `*.index.json` of safetensors files.
+            Several are one table: the rows of the first, then those of the second, and so on.
         tensor : str, optional
             The tensor's name in safetensors files; `*` stands for any part of it, and several tensors for one table in the order of
             their names. Not needed where a file has one matrix.
