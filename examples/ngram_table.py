@@ -1,11 +1,11 @@
-"""A language model whose n-gram table does not fit in memory: tokens a second with the table in memory, memory-mapped, and on SSD.
+"""A language model whose n-gram table does not fit in memory: tokens a second by where the table is.
 
     python examples/ngram_table.py --rows 40_000_000
 
-The model adds, to each token's own embedding, rows of a large table: those of the last two and of the last three tokens, by several hashes
-of them, as models with n-gram embeddings do. The hashes of a step are known as soon as its tokens are, so the rows of a step are looked up
-while the network computes the step before. The weights are random: what is measured is speed, and that all three ways give the same numbers.
-Needs torch: pip install 'outcore[torch]'.
+The model adds, to each token's own embedding, rows of a large table: those of the last two and of the last three tokens, by several
+hashes of them, as models with n-gram embeddings do. The hashes of a step are known as soon as its tokens are, so the rows of a step
+are looked up while the network computes the step before. The weights are random: what is measured is speed, with the table in
+memory, memory-mapped and on SSD, and that all three ways give the same numbers. Needs torch: pip install 'outcore[torch]'.
 """
 
 from __future__ import annotations
@@ -144,9 +144,7 @@ def main(
     if any(not torch.equal(total, sums[0]) for total in sums):
         raise SystemExit("the results differ")
     known = module.table.statistics
-    print(
-        f"{known.looked_up:,} rows looked up, {known.hit_rate:.1%} of them in memory; waited for rows {module.stall_seconds:.2f} s"
-    )
+    print(f"{known.looked_up:,} rows looked up, {known.hit_rate:.1%} of them in memory; waited {module.stall_seconds:.2f} s")
     (folder / "ngram_table.json").write_text(json.dumps(found))
 
 

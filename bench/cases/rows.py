@@ -123,8 +123,8 @@ def split(context: Context, name: str, row_bytes: int, passes: tuple[str, ...]) 
         limit_over_bytes=limit_over,
         notes=(
             "The rate counts the bytes of all rows once. The bound lets reading and writing overlap, as that of every case; the "
-            "passes of the comparison follow each other. Written are new files, on both sides: their space is set aside, and they "
-            "are synced at the end. Two calls read short rows once more than the bound has it: each reads the whole file.",
+            "passes of the comparison follow each other. Written are new files, on both sides: their space is set aside, and "
+            "they are synced at the end. Two calls read short rows once more than the bound has it: each reads the whole file.",
             f"The numbers of the rows are the caller's: the budget leaves {CALLER_BYTES} bytes for each within the limit.",
         ),
     )

@@ -410,7 +410,7 @@ class Tables:
     def __new__(
         cls,
         session: Session,
-        tables: Sequence[tuple[Sequence[PathLike], str | None, str | None]],
+        tables: Sequence[tuple[Sequence[str], str | None, str | None]],
         cache_bytes: int | None,
         policy: str,
         reading_bytes: int | None,
@@ -433,7 +433,7 @@ class PendingLookUp:
 @final
 class PackedWriter:
     def __new__(
-        cls, session: Session, path: PathLike, rows: int, dim: int, encoding: str, placement: npt.NDArray[np.uint32] | None
+        cls, session: Session, path: str, rows: int, dim: int, encoding: str, placement: npt.NDArray[np.uint32] | None
     ) -> PackedWriter: ...
     def write(self, rows: npt.NDArray[np.float32]) -> None: ...
     def write_stored(self, rows: bytes) -> None: ...

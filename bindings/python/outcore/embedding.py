@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._dtypes import dtype_of
+from ._dtypes import dtype_of, type_name
 from ._files import refusal
 from ._session import Session, default_session
 from ._settings import PathLike, full_path
@@ -235,11 +235,11 @@ class Table:
             `.npy` or safetensors files, a packed table, a folder of the former, or an `*.index.json` of safetensors files.
             Several are one table: the rows of the first, then those of the second, and so on.
         tensor : str, optional
-            The tensor's name in safetensors files; `*` stands for any part of it, and several tensors for one table in the order of
-            their names. Not needed where a file has one matrix.
+            The tensor's name in safetensors files; `*` stands for any part of it, and several tensors for one table in the order
+            of their names. Not needed where a file has one matrix.
         encoding : str, optional
-            How quantized rows in a matrix of uint8 are stored: `"int8"` or `"int4"` with scale and bias (float16) before the codes,
-            `"int8_scale_last"`, `"int4_scale_last"` behind them, `"int8_scale_last_f32"` (float32), as FBGEMM stores them.
+            How quantized rows in a matrix of uint8 are stored: `"int8"` or `"int4"` with scale and bias (float16) before the
+            codes, `"int8_scale_last"`, `"int4_scale_last"` behind them, `"int8_scale_last_f32"` (float32), as FBGEMM stores them.
         cache : int or str, optional
             Memory for rows, of the session's budget: `"256MiB"`. Default: an eighth of the budget.
         policy : {"s3-fifo", "lru"}
@@ -307,6 +307,16 @@ class Table:
 
     def __repr__(self) -> str:
         return f"<Table {self.name}: {self._rows:,} x {self.dim}, {self.encoding}>"
+
+
+def _dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any] | None:
+    """Of results, by name too: NumPy does not know all of them."""
+    if dtype is None:
+        return None
+    found = dtype_of(type_name(dtype))
+    if found.name not in SAFETENSORS:
+        raise ArgumentError(f"results are of float32, float16 or bfloat16, not of {found}")
+    return found
 
 
 def _bytes(size: int | str | None) -> int | None:
@@ -393,8 +403,8 @@ class TableSet:
         return PendingLookUp(self._served.native.submit([one.native for one in asked], time), [one.out for one in asked])
 
     def prefetch(self, features: Sequence[Feature]) -> int:
-        """Reads rows into memory that are looked up soon, where they stay until then if there is room; what it returns is passed to
-        `submit`, in the order of the prefetches."""
+        """Reads rows into memory that are looked up soon, where they stay until then if there is room; what it returns is passed
+        to `submit`, in the order of the prefetches."""
         return self._served.native.prefetch([one.native for one in self._asked(features)])
 
     def _asked(self, features: Sequence[Feature]) -> list[_Asked]:
@@ -434,7 +444,7 @@ class _Asked(NamedTuple):
         padding = feature.padding_idx
         if padding is not None and not -len(table) <= padding < len(table):
             raise ArgumentError(f"padding_idx {padding} is no row of {len(table)}")
-        dtype = dtype_of(feature.dtype) if feature.dtype is not None else table.dtype
+        dtype = _dtype(feature.dtype) or table.dtype
         if stored is None:
             out = stored = np.empty((bags, table.dim), dtype)
         name = "bfloat16" if dtype.name == "bfloat16" else dtype.name
@@ -639,7 +649,7 @@ def export(
     session = session or default_session()
     rows = _Rows.of(source, None, session)
     assert rows.table is not None
-    kind = rows.table.dtype if dtype is None else dtype_of(np.dtype(dtype).name if not isinstance(dtype, str) else dtype)
+    kind = _dtype(dtype) or rows.table.dtype
     name, ending = full_path(path), os.path.splitext(os.fsdecode(path))[1]
     if ending not in (".npy", ".safetensors"):
         raise ArgumentError(f"{name}: a table is exported to a .npy or a .safetensors file")
@@ -698,16 +708,17 @@ class _Rows:
 
     @classmethod
     def of(cls, source: Table | PathLike | Sequence[PathLike] | npt.NDArray[Any], tensor: str | None, session: Session) -> _Rows:
+        given: Any = source
         if isinstance(source, str | bytes | os.PathLike) and os.path.splitext(os.fsdecode(source))[1] in CHECKPOINTS:
-            source = _checkpoint(os.fsdecode(source), tensor)
-        if isinstance(source, Table) or not hasattr(source, "dtype"):
-            table = source if isinstance(source, Table) else Table.open(source, tensor, cache=0, session=session)
+            given = _checkpoint(os.fsdecode(source), tensor)
+        if isinstance(given, Table) or not hasattr(given, "dtype"):
+            table = given if isinstance(given, Table) else Table.open(given, tensor, cache=0, session=session)
             return cls(len(table), table.dim, table.encoding, table=table)
-        if source.ndim != 2:
-            raise ShapeError(f"a table is a matrix, not of shape {tuple(source.shape)}")
-        encoding = str(source.dtype).removeprefix("torch.")
-        known = encoding if encoding in ("float16", "bfloat16") else "float32"
-        return cls(*source.shape, known, array=source)
+        if given.ndim != 2:
+            raise ShapeError(f"a table is a matrix, not of shape {tuple(given.shape)}")
+        rows, dim = given.shape
+        encoding = str(given.dtype).removeprefix("torch.")
+        return cls(rows, dim, encoding if encoding in ("float16", "bfloat16") else "float32", array=given)
 
     def read(self, numbers: npt.NDArray[Any], dtype: npt.DTypeLike = np.float32) -> Rows:
         if self.table is not None:

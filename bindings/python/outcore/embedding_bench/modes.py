@@ -145,10 +145,8 @@ class TableBags:
 
     def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
         ahead, self.ahead = self.ahead, None
-        if ahead is not None and ahead[0] is lookups:
-            found = ahead[1].result()
-        else:
-            found = self.tables.look_up(self._features(lookups))
+        is_ahead = ahead is not None and ahead[0] is lookups
+        found = ahead[1].result() if ahead is not None and is_ahead else self.tables.look_up(self._features(lookups))
         return [torch.from_numpy(rows) for rows in found]
 
     def facts(self) -> dict[str, Any]:
