@@ -566,7 +566,8 @@ fn a_device_that_fails_at_any_read_is_told_by_row_and_table() {
         });
         let good = session(folder.path());
         let session = session_with(folder.path(), wrap);
-        let Ok(table) = Table::open(&session, &[path.clone()], &Opening::default()) else {
+        let Ok(table) = Table::open(&session, std::slice::from_ref(&path), &Opening::default())
+        else {
             continue;
         };
         drop(good);
