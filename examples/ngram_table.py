@@ -4,8 +4,8 @@
 
 The model adds, to each token's own embedding, rows of a large table: those of the last two and last three tokens, by several
 hashes of them, as models with n-gram embeddings do. The hashes of a step are known as soon as its tokens are, so the rows of a
-step are looked up while the network computes the step before. The weights are random: what is measured is speed, with the table in
-memory, memory-mapped and on SSD, and that all three ways give the same numbers. Needs torch: pip install 'outcore[torch]'.
+step are looked up while the network computes the step before. The weights are random: what is measured is speed, with the table
+in memory, memory-mapped and on SSD, and that all three ways give the same numbers. Needs torch: pip install 'outcore[torch]'.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from . import _html, _native
 from ._dlpack import exported, imported
-from ._dtypes import ML_DTYPES, computed, float_name
+from ._dtypes import ML_DTYPES, computed, float_name, is_decoded
 from ._index import Pick, parse_key, spans
-from ._rows import by_first, selected
-from ._selection import Lists, is_list, numbers_of, row_key
-from ._session import DType, Session, Stored, absolute, default_session
+from ._rows import by_first, meshed, selected
+from ._selection import Lists, is_list, mesh_of, numbers_of, row_key
+from ._session import DType, Session, Stored, absolute, default_session, is_planning
 from ._settings import Order, PathLike, full_path, shape_of
 from ._statistics import Axis, extreme, histogram, mean, moment, total
 from ._units import check_room, show_bytes
@@ -346,14 +346,18 @@ class Array(Stored[_native.Matrix]):
     def __getitem__(self, key: Key) -> Any:
         """The elements that a key picks, as NumPy picks them, read at once into a new array.
 
-        Keys are integers, slices and `...`; lists of numbers and masks for rows, and for columns beside them. Rows come in one
-        batch. Rows alone that do not fit the memory available come as an unnamed `Array`, as from `take`.
+        Keys are integers, slices and `...`; lists of numbers and masks for rows, and for columns beside them; what `np.ix_`
+        makes of two of these. Rows come in one batch. Rows alone that do not fit the memory available come as an unnamed
+        `Array`, as from `take`.
 
         Raises
         ------
         IndexError
             For other keys. NoMemoryError, for more than the memory available.
         """
+        mesh = mesh_of(key) if self.ndim == 2 else None
+        if mesh is not None:
+            return meshed(self, *mesh)
         listed = row_key(key, self._shape)
         if listed is not None:
             return selected(self, *listed)
@@ -584,11 +588,13 @@ class Array(Stored[_native.Matrix]):
 
     def __matmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
         """A product of matrices is a new matrix on SSD, as of `outcore.linalg.gemm`; with a vector it is a vector in memory."""
+        other = in_memory(other)
         if not isinstance(other, (Array, np.ndarray)):
             return NotImplemented
         return _vector_product(self, other) if 1 in (self.ndim, other.ndim) else _product(self, other)
 
     def __rmatmul__(self, other: npt.NDArray[Any]) -> Array | Floats:
+        other = in_memory(other)
         if not isinstance(other, np.ndarray):
             return NotImplemented
         return _vector_product(other, self) if 1 in (self.ndim, other.ndim) else _product(other, self)
@@ -650,6 +656,16 @@ def refuse_sparse(x: object, name: str, advice: str | None = None) -> None:
         raise DTypeError(f"{name} is a sparse matrix of SciPy, but must be dense; {advice}")
 
 
+def in_memory(x: Any) -> Any:
+    """The NumPy array over the memory of a tensor of another library that has DLPack; anything else as it is."""
+    if isinstance(x, (np.ndarray, np.generic, Stored)) or not hasattr(x, "__dlpack__"):
+        return x
+    try:
+        return imported(x)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ArgumentError(f"a {type(x).__name__} is multiplied where NumPy reads its memory, on the CPU: {error}") from None
+
+
 def unmasked(x: Any, name: str) -> Any:
     """`x` itself; a masked array is refused, because its mask would be lost silently."""
     if isinstance(x, np.ma.MaskedArray):
@@ -691,13 +707,15 @@ def _packed(values: npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> npt
     return np.require(values, dtype, ["C", "A"])
 
 
-def native_operand(x: Any, name: str) -> Any:
+def native_operand(x: Any, name: str, session: Session) -> Any:
     """An operand of the native functions: the matrix of an `Array`, or a NumPy array, copied only if the engine cannot read it.
+
+    One of fewer bits becomes float32 where that takes little memory; else it goes to scratch, and is converted on the way.
 
     Raises
     ------
     DTypeError, ShapeError, ArgumentError
-        For what is neither, or not of one or two dimensions, or not float32 or float64; for a masked array.
+        For what is neither, or not of one or two dimensions, or of a type that is not computed with; for a masked array.
     """
     if isinstance(x, Array):
         if x.ndim > 2:
@@ -706,10 +724,24 @@ def native_operand(x: Any, name: str) -> Any:
     refuse_sparse(x, name)
     if not isinstance(x, np.ndarray):
         raise ArgumentError(f"{name} must be an outcore array or a NumPy array, not {type(x).__name__}")
-    float_name(unmasked(x, name).dtype)
+    is_small = is_decoded(unmasked(x, name).dtype)
+    if not is_small:
+        float_name(x.dtype)
     if x.ndim not in (1, 2):
         raise ShapeError(f"{name} has {x.ndim} dimensions, but must have 1 or 2")
-    return x if _mapped(x) else _packed(x)
+    if is_small and 4 * x.size > CHUNK_BYTES:
+        return _stored(x, session)._inner
+    return _packed(x, np.float32) if is_small else x if _mapped(x) else _packed(x)
+
+
+def _stored(x: npt.NDArray[Any], session: Session) -> Array:
+    """A copy in scratch; of a call that is only planned, the space for it."""
+    by_columns = x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous
+    matrix = _native.temporary_matrix(session._inner, x.dtype.name, list(x.shape), "F" if by_columns else "C")
+    made = Array._result(session, matrix)
+    if not is_planning():
+        made._assign(..., x, False)
+    return made
 
 
 def memory_operand(values: npt.NDArray[Any], kind: str) -> npt.NDArray[Any] | None:
@@ -747,13 +779,16 @@ def session_of(*operands: Any, memory: int | str | None = None) -> Session:
 def _product(a: Any, b: Any) -> Array:
     """A product of matrices, unnamed."""
     session = session_of(a, b)
-    job = _native.gemm(session._inner, native_operand(a, "a"), native_operand(b, "b"), False, False, 1.0, 0.0, None)
+    operands = native_operand(a, "a", session), native_operand(b, "b", session)
+    job = _native.gemm(session._inner, *operands, False, False, 1.0, 0.0, None)
     return Array._result(session, session._run(job, "gemm", None))
 
 
 def _vector_product(a: Any, b: Any) -> Floats:
     """A product with a vector: the result is a vector, and a NumPy array."""
     left, right = (x.numpy() if isinstance(x, Array) and x.ndim == 1 else unmasked(x, "an operand") for x in (a, b))
+    if left.ndim == 1 and right.ndim == 1:
+        left, right = (x.astype(computed(x), copy=False) for x in (left, right))
     if left.shape[-1] != right.shape[0]:
         raise ShapeError(f"matmul: shapes {tuple(left.shape)} and {tuple(right.shape)} do not fit: the inner dimensions differ")
     if left.ndim == 1 and right.ndim == 1:
@@ -762,6 +797,6 @@ def _vector_product(a: Any, b: Any) -> Floats:
     cols = right.reshape(-1, 1) if right.ndim == 1 else right
     found = np.empty((rows.shape[0], cols.shape[1]), computed(left))
     session = session_of(a, b)
-    operands = native_operand(rows, "a"), native_operand(cols, "b")
+    operands = native_operand(rows, "a", session), native_operand(cols, "b", session)
     session._run(_native.gemm(session._inner, *operands, False, False, 1.0, 0.0, found), "gemm", None)
     return found.ravel()

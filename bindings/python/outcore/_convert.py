@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from . import _native
 from ._array import CHUNK_BYTES, Array, native_output, result_of
-from ._dtypes import type_name
+from ._dtypes import DECODED, type_name
 from ._session import Session
 from ._settings import Order, full_path
 from .errors import ShapeError
@@ -17,14 +17,12 @@ from .errors import ShapeError
 __all__ = ["converted"]
 
 FLOATS = ("float32", "float64")
-DECODED = ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16", *FLOATS)
-"""What the engine makes floats of."""
 
 
 def converted(session: Session, a: Array, out: Any, dtype: Any, order: Order, progress: bool | None) -> Array:
     """By the engine where it has a way, else by NumPy, a few MiB at a time."""
     kind = type_name(dtype)
-    if kind == a.dtype.name or (kind in FLOATS and a.dtype.name in DECODED):
+    if kind == a.dtype.name or (kind in FLOATS and a.dtype.name in (*DECODED, *FLOATS)):
         job = _native.convert(session._inner, a._inner, native_output(out), kind, order)
         return result_of(session, session._run(job, "convert", progress), out)
     if isinstance(out, Array):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from .errors import DTypeError
 
-__all__ = ["computed", "dtype_of", "float_name", "type_name"]
+__all__ = ["DECODED", "computed", "dtype_of", "float_name", "is_decoded", "type_name"]
 
 NUMPY_KINDS = "biufc"
 LONGDOUBLES = {"longdouble", "clongdouble", "float96", "float128", "complex192", "complex256"}
@@ -25,6 +25,8 @@ ML_DTYPES = {
     "float8_e8m0fnu",
 }
 """What NumPy does not have, and the package of this name does."""
+DECODED = ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16")
+"""What operations make float32 of, on the way."""
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -79,16 +81,27 @@ def float_name(dtype: npt.DTypeLike | None) -> str:
     """
     name = type_name(dtype)
     if name not in ("float32", "float64"):
-        raise DTypeError(f"dtype {name} is neither float32 nor float64; convert it first, as with x.astype('float32')")
+        wide = name in ("int32", "uint32", "int64", "uint64")
+        advice = (
+            "take x.real or x.imag" if "complex" in name else f"convert it first, as with x.astype('float{64 if wide else 32}')"
+        )
+        raise DTypeError(f"dtype {name} is neither float32 nor float64; {advice}")
     return name
 
 
 def computed(x: Any) -> np.dtype[Any]:
-    """The type that operations compute in with `x`: float32 for an array on SSD of fewer bits.
+    """The type that operations compute in with `x`: float32 for an array of fewer bits.
 
     Raises
     ------
     DTypeError
         For an array on SSD of a type that operations do not take.
     """
-    return x._computed if hasattr(type(x), "_computed") else np.dtype(x.dtype)
+    if hasattr(type(x), "_computed"):
+        return x._computed  # type: ignore[no-any-return]
+    return np.dtype(np.float32 if is_decoded(x.dtype) else x.dtype)
+
+
+def is_decoded(dtype: np.dtype[Any]) -> bool:
+    """Whether operations make float32 of such elements."""
+    return dtype.name in DECODED and dtype.isnative

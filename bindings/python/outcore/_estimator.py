@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from . import _native
 from ._array import Array, session_of, unmasked
+from ._dtypes import is_decoded
 from ._plan import Plan, explain
 from ._session import Session
 from ._sparse import Sparse
@@ -96,12 +97,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
         """X as float32 or float64, of `least` rows at least: with scikit-learn's checks in memory, with ours on SSD.
 
+        Types of fewer bits become float32 in memory, as operations make of them on SSD.
         With `reset` its features are those that are known from now on, else it must have as many.
         """
         if not isinstance(X, (Array, Sparse)):
             unmasked(X, "X")
             accepted = "csr" if self._TAKES_SPARSE else False
-            dtypes = [np.float64, np.float32]
+            is_small = isinstance(X, np.ndarray) and is_decoded(X.dtype)
+            dtypes = np.float32 if is_small else [np.float64, np.float32]
             found = validate_data(self, X, reset=reset, dtype=dtypes, accept_sparse=accepted, ensure_min_samples=least)
             return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
         if X.ndim != 2:

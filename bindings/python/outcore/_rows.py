@@ -12,7 +12,10 @@ from . import _native
 from ._index import Pick, parse_key
 from ._selection import is_list, numbers_of
 
-__all__ = ["by_first", "selected"]
+__all__ = ["by_first", "meshed", "selected"]
+
+BLOCK_BYTES = 16 << 20
+"""Of rows that are in memory at once, where less of them is picked."""
 
 
 class Picked(Protocol):
@@ -40,16 +43,49 @@ class Picked(Protocol):
 
 
 def by_first(x: Picked, key: Any) -> Any:
-    """Of more than two dimensions: picked by the first, and by the others in memory."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if parts and parts[0] is Ellipsis and len(parts) > 1:
-        raise IndexError(f"an array of {x.ndim} dimensions is picked by its first one, as in x[i:j]")
-    rows = slice(None) if not parts or parts[0] is Ellipsis else parts[0]
-    found = x._flat[rows]
-    found = found.reshape(*found.shape[:-1], *x.shape[1:])
-    is_one = found.ndim < x.ndim
-    rest = parts[1:] if is_one else (slice(None), *parts[1:])
-    return found[rest] if parts[1:] else found
+    """Of more than two dimensions: picked by the first, and by the others in memory, a few MiB of rows at a time."""
+    parts = _whole_key(key if isinstance(key, tuple) else (key,), x.ndim)
+    rows, rest = parts[0], parts[1:]
+    if all(isinstance(part, slice) and part == slice(None) for part in rest):
+        found = x._flat[rows]
+        return found.reshape(*found.shape[:-1], *x.shape[1:])
+    if not isinstance(rows, slice):
+        return x._flat[rows].reshape(x.shape[1:])[rest]
+    numbers, beside = range(*rows.indices(x.shape[0])), (slice(None), *rest)
+    # One row that takes no memory tells what is picked of each, and which keys are refused.
+    one = np.broadcast_to(np.zeros((), x.dtype), (1, *x.shape[1:]))[beside]
+    x._check_room(len(numbers) * one.size * x.dtype.itemsize)
+    found = np.empty((len(numbers), *one.shape[1:]), x.dtype)
+    step = max(1, BLOCK_BYTES // max(1, x._width * x.dtype.itemsize * abs(numbers.step)))
+    for start in range(0, len(numbers), step):
+        part = numbers[start : start + step]
+        end = part[-1] + part.step
+        block = x._flat[slice(part[0], None if end < 0 else end, part.step)]
+        found[start : start + step] = block.reshape(len(part), *x.shape[1:])[beside]
+    return found
+
+
+def _whole_key(parts: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """The key with a part for the first dimension, and without `...`."""
+    dots = [number for number, part in enumerate(parts) if part is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    at = dots[0] if dots else len(parts)
+    given = sum(part is not None and part is not Ellipsis for part in parts)
+    if given > ndim:
+        raise IndexError(f"too many indices: the array has {ndim} dimensions, the key {given}")
+    found = (*parts[:at], *[slice(None)] * (ndim - given), *parts[at + 1 :])
+    if found[0] is None:
+        raise IndexError(f"an array of {ndim} dimensions is picked by its first one, as in x[i:j]")
+    return found
+
+
+def meshed(x: Picked, rows: Any, cols: Any) -> npt.NDArray[Any]:
+    """The elements where some rows meet some columns, as `np.ix_` picks them; what lies between the columns is read too."""
+    numbers, columns = numbers_of(rows, x.shape[0], 0), numbers_of(cols, x.shape[1], 1)
+    first, end = _column_span(x, columns)
+    x._check_room(len(numbers) * (end - first) * x.dtype.itemsize)
+    return _gathered(x, numbers, (first, end))[:, columns.astype(np.int64) - first]
 
 
 def selected(x: Picked, rows: Any, rest: tuple[Any, ...]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Lists", "is_list", "numbers_of", "row_key"]
+__all__ = ["Lists", "is_list", "mesh_of", "numbers_of", "row_key"]
 
 Lists: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any] | range
 """Row numbers, or a mask of rows."""
@@ -48,6 +48,14 @@ def numbers_of(part: Any, length: int, axis: int) -> Numbers:
     if found.dtype.kind == "i" and (found < 0).any():
         found = np.where(found < 0, found + length, found)
     return np.ascontiguousarray(found, np.uint64)
+
+
+def mesh_of(key: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """The rows and columns of what `np.ix_(rows, cols)` gives, which picks all of these columns of all of these rows."""
+    if not (isinstance(key, tuple) and len(key) == 2 and all(getattr(part, "ndim", 0) == 2 for part in key)):
+        return None
+    rows, cols = key
+    return (rows[:, 0], cols[0]) if rows.shape[1] == cols.shape[0] == 1 else None
 
 
 def row_key(key: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]] | None:

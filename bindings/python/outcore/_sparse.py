@@ -416,13 +416,15 @@ class Sparse(Stored[_native.SparseMatrix]):
 
     def __matmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
         """A product with a dense matrix is a new one on SSD, as of `outcore.linalg.csrmm`; with a vector, a vector in memory."""
-        from ._array import Array
+        from ._array import Array, in_memory
 
+        other = in_memory(other)
         return self._times(other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
 
     def __rmatmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
-        from ._array import Array
+        from ._array import Array, in_memory
 
+        other = in_memory(other)
         return self.T._times(other.T).T if isinstance(other, (Array, np.ndarray)) else NotImplemented
 
     def _times(self, other: Any) -> Any:
@@ -430,7 +432,7 @@ class Sparse(Stored[_native.SparseMatrix]):
 
         session = session_of(self, other)
         out = np.empty(self.shape[0], computed(other)) if other.ndim == 1 else None
-        job = _native.csrmm(session._inner, self._inner, native_operand(other, "b"), 1.0, 0.0, out)
+        job = _native.csrmm(session._inner, self._inner, native_operand(other, "b", session), 1.0, 0.0, out)
         found = session._run(job, "csrmm", None)
         return out if out is not None else Array._result(session, found)
 

@@ -307,7 +307,7 @@ def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:
 
 def _native_rows(X: Any, session: Session) -> Any:
     """Rows as the engine takes them, dense or sparse."""
-    return native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X")
+    return native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X", session)
 
 
 def _drawn(n: int, count: int, random: np.random.RandomState, weights: Any = None) -> npt.NDArray[Any]:

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from . import _native
 from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, unmasked
-from ._dtypes import computed
+from ._dtypes import computed, is_decoded
 from ._estimator import Estimator
 from ._settings import PathLike
 from .errors import ArgumentError, DTypeError, ShapeError
@@ -115,7 +115,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         """
         with self._fitting(X) as (X, session, run):
             count, variance = self._wanted(*X.shape)
-            job = _native.pca_fit(session._inner, native_operand(X, "X"), count, variance, self._seed())
+            job = _native.pca_fit(session._inner, native_operand(X, "X", session), count, variance, self._seed())
             self._keep(run(job, "finding components"), computed(X))
         return self
 
@@ -250,7 +250,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             return _map_in_memory(X, before, matrix, after)
         session = self._session(X, out)
         job = _native.affine(
-            session._inner, native_operand(X, "X"), before, np.ascontiguousarray(matrix), after, native_output(out)
+            session._inner, native_operand(X, "X", session), before, np.ascontiguousarray(matrix), after, native_output(out)
         )
         found = session._run(job, label, self.progress)
         return result_of(session, found, out)
@@ -274,9 +274,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
 
 def _floats(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if x.dtype.kind not in "fiub":
+    if x.dtype.kind not in "fiub" and not is_decoded(x.dtype):
         raise DTypeError(f"X is {x.dtype}, but must be numbers")
-    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    return x.astype(computed(x) if is_decoded(x.dtype) or x.dtype == np.float32 else np.float64, copy=False)
 
 
 def _map_in_memory(x: npt.NDArray[Any], before: Any, matrix: Any, after: Any) -> npt.NDArray[Any]:

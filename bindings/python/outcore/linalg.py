@@ -1,8 +1,9 @@
 """Linear algebra on matrices bigger than memory.
 
-Operands are arrays on SSD or NumPy arrays, their transposes and slices, of float32 or float64, all of one type. NumPy arrays are
-read in place; an unaligned one, or one with gaps in both rows and columns, is copied first. Sparse matrices are on
-SSD (`outcore.Sparse`) or SciPy's. All functions take
+Operands are arrays on SSD or NumPy arrays, their transposes and slices, of float32 or float64, all of one type; bool, integers
+of 8 and 16 bits, float16 and bfloat16 count as float32, and are converted block by block. NumPy arrays are read in place; an
+unaligned one, or one with gaps in both rows and columns, is copied first, and a large one of fewer bits is put into scratch.
+Sparse matrices are on SSD (`outcore.Sparse`) or SciPy's. All functions take
 
 memory : int or str, optional
     The part of its session's budget that the call may have, such as "2GiB"; default all of it. The call does what it would in a
@@ -147,7 +148,7 @@ def gemm(
     refuse_sparse(a, "a", "outcore.linalg.csrmm multiplies sparse matrices")
     refuse_sparse(b, "b", "outcore.linalg.csrmm multiplies sparse matrices; A B is (B^T A^T)^T")
     session = session_of(a, b, out, memory=memory)
-    left, right = native_operand(a, "a"), native_operand(b, "b")
+    left, right = native_operand(a, "a", session), native_operand(b, "b", session)
     if isinstance(out, np.ndarray):
         _check_memory_out(out, computed(a), beta, a, b)
         target: Any = out
@@ -190,7 +191,7 @@ def syrk(
     n (n + 1) k operations. Tiles after Beaumont et al., SPAA 2022 (arXiv:2202.10217).
     """
     session = session_of(a, out, memory=memory)
-    job = _native.syrk(session._inner, native_operand(a, "a"), trans, alpha, beta, full, native_output(out))
+    job = _native.syrk(session._inner, native_operand(a, "a", session), trans, alpha, beta, full, native_output(out))
     return result_of(session, session._run(job, "syrk", progress), out)
 
 
@@ -215,7 +216,7 @@ def axpby(
     y.
     """
     session = session_of(y, x, memory=memory)
-    job = _native.axpby(session._inner, native_operand(x, "x"), _stored(y, "y"), alpha, beta)
+    job = _native.axpby(session._inner, native_operand(x, "x", session), _stored(y, "y"), alpha, beta)
     return result_of(session, session._run(job, "axpby", progress), y)
 
 
@@ -259,7 +260,7 @@ def row_norms(
     if isinstance(x, Sparse) or is_scipy(x):
         job = _native.sparse_row_norms(session._inner, native_sparse(x, session, "x"), norm)
     else:
-        job = _native.row_norms(session._inner, native_operand(x, "x"), norm)
+        job = _native.row_norms(session._inner, native_operand(x, "x", session), norm)
     return session._run(job, "row norms", progress)
 
 
@@ -285,7 +286,7 @@ def column_norms(
     if isinstance(x, Sparse) or is_scipy(x):
         job = _native.sparse_row_norms(session._inner, native_sparse(x, session, "x").t(), norm)
     else:
-        job = _native.column_norms(session._inner, native_operand(x, "x"), norm)
+        job = _native.column_norms(session._inner, native_operand(x, "x", session), norm)
     return session._run(job, "column norms", progress)
 
 
@@ -316,7 +317,7 @@ def column_statistics(
     if isinstance(x, Sparse) or is_scipy(x):
         job = _native.sparse_column_statistics(session._inner, native_sparse(x, session, "x"))
     else:
-        job = _native.column_statistics(session._inner, native_operand(x, "x"))
+        job = _native.column_statistics(session._inner, native_operand(x, "x", session))
     found = session._run(job, "column statistics", progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = found.pop("m2") / np.float64(found["count"] - ddof)
@@ -352,7 +353,7 @@ def reduce(
     infinite, so that of squares is where elements are beyond 1e154; see `row_norms` for their root.
     """
     session = session_of(x, memory=memory)
-    job = _native.reduce(session._inner, native_operand(x, "x"), how)
+    job = _native.reduce(session._inner, native_operand(x, "x", session), how)
     return session._run(job, how, progress)
 
 
@@ -447,7 +448,7 @@ def csrmm(
     session = session_of(a, b, out, memory=memory)
     left = native_sparse(a, session, "a")
     left = left.t() if trans_a else left
-    right = native_operand(b, "b")
+    right = native_operand(b, "b", session)
     if out is None and not isinstance(a, Sparse) and not isinstance(b, Array):
         out = np.empty((left.shape[0], *b.shape[1:]), computed(b))
     if isinstance(out, np.ndarray):
@@ -517,7 +518,9 @@ def gram_product(
     together and not its rows, A X is made in scratch and A is read twice.
     """
     session = session_of(a, x, out, memory=memory)
-    job = _native.gram_product(session._inner, native_sparse(a, session, "a"), native_operand(x, "x"), native_output(out))
+    job = _native.gram_product(
+        session._inner, native_sparse(a, session, "a"), native_operand(x, "x", session), native_output(out)
+    )
     return result_of(session, session._run(job, "gram product", progress), out)
 
 

@@ -157,7 +157,7 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         session = self._session(X, out)
         stored = isinstance(X, (Array, Sparse))
         turned = self.components_.T.tocsr().astype(computed(X))
-        rows = native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X")
+        rows = native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X", session)
         job = _native.project(session._inner, rows, native_sparse(turned, session), native_output(out))
         with session._as_one():
             found = session._run(job, "projecting", self.progress)

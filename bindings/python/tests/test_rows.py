@@ -50,6 +50,11 @@ KEYS = [
     (slice(3, 40, 5), [6, -7, 2]),
     (slice(40, 3, -5), COLUMN_MASK),
     (7, [6, 0]),
+    np.ix_([5, 50, 3], [6, 0, 0]),
+    np.ix_(MASK, COLUMN_MASK),
+    np.ix_([-1], [-7]),
+    np.ix_([], [2]),
+    np.ix_([2], []),
 ]
 
 

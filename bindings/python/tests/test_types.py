@@ -122,6 +122,66 @@ def test_algorithms_take_what_they_decode(name: str, order: Any, tmp_path: Path,
         same(KMeans(4, random_state=0).fit(a).labels_, KMeans(4, random_state=0).fit(b).labels_)
 
 
+@pytest.mark.parametrize("chunk_bytes", [0, 16 << 20])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("name", DECODED)
+def test_operands_in_memory_are_computed_with_as_stored_ones(
+    name: str, order: Any, chunk_bytes: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit what the same values give as float32; by way of scratch too."""
+    monkeypatch.setattr("outcore._array.CHUNK_BYTES", max(chunk_bytes, 4096))
+    x = np.asarray(made(name, (300, 48), rng), order=order)
+    y, w = x.astype("f4", order=order), rng.standard_normal((48, 7), dtype=np.float32)
+    sparse = sp.random(50, 300, 0.1, "csr", np.float32, random_state=0)
+    for function in (
+        lambda x: linalg.gemm(x, w).numpy(),
+        lambda x: linalg.gemm(x, x, trans_a=True).numpy(),
+        lambda x: linalg.gemm(x[::2], w, np.empty((150, 7), np.float32)),
+        lambda x: linalg.syrk(x).numpy(),
+        lambda x: linalg.csrmm(sparse, x),
+        lambda x: linalg.csrgemv(sparse, x[:, 0].copy()),
+        lambda x: linalg.row_norms(x),
+        lambda x: linalg.column_statistics(x)["variance"],
+    ):
+        same(np.asarray(function(x)), np.asarray(function(y)))
+    plan = oc.explain(linalg.gemm, x, w)
+    assert plan.name == "gemm"
+    ours, theirs = PCA(5).fit(x), PCA(5).fit(y)
+    for learned in ("components_", "explained_variance_"):
+        assert getattr(ours, learned).dtype == np.float32
+        same(getattr(ours, learned), getattr(theirs, learned))
+    same(ours.transform(x), theirs.transform(y))
+
+
+def test_products_of_small_vectors_do_not_overflow(tmp_path: Path) -> None:
+    x = np.full(300, 200, np.uint8)
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    assert float(a @ x) == float(a @ a) == 300 * 200 * 200
+    b = oc.from_numpy(tmp_path / "b.npy", np.ones((2, 300), np.float32))
+    assert (b @ a).tolist() == (b @ x).tolist() == [60_000, 60_000]
+
+
+def test_products_with_tensors(tmp_path: Path, rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    x, w = rng.standard_normal((30, 5), dtype=np.float32), rng.standard_normal((5, 4), dtype=np.float32)
+    s = sp.random(20, 30, 0.3, "csr", np.float32, random_state=0)
+    a, b = oc.from_numpy(tmp_path / "x.npy", x), oc.from_scipy(tmp_path / "s", s)
+    t = torch.from_numpy(w)
+    for found, expected in (
+        (a @ t, x @ w),
+        (a @ t.T.contiguous().T, x @ w),
+        (a @ t[:, 0], x @ w[:, 0]),
+        (a @ t.to(torch.bfloat16), x @ t.to(torch.bfloat16).float().numpy()),
+        (b @ torch.from_numpy(x), s @ x),
+        (a.T @ torch.from_numpy(x), x.T @ x),
+    ):
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(errors.ArgumentError, match="Tensor is multiplied where NumPy reads its memory"):
+        a @ t.clone().requires_grad_()
+    with pytest.raises(errors.ArgumentError, match="Tensor is multiplied where NumPy reads its memory"):
+        a @ torch.empty((5, 4), device="meta")
+
+
 @pytest.mark.parametrize("name", DECODED)
 def test_random_projections_take_what_they_decode(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
     x = made(name, (300, 40), rng)
@@ -154,13 +214,29 @@ def _nothing() -> Any:
     return contextlib.nullcontext()
 
 
-def test_more_dimensions(tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("block_bytes", [1, 1000, 16 << 20])
+def test_more_dimensions(block_bytes: int, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outcore._rows.BLOCK_BYTES", block_bytes)
     x = made("uint8", (70, 4, 4, 3), rng)
     np.save(tmp_path / "x.npy", x)
     a = oc.open(tmp_path / "x.npy")
     assert (a.shape, a.ndim, len(a), a.size) == (x.shape, 4, 70, x.size)
     for key in (slice(3, 40, 7), 5, -1, [3, 60], slice(60, 3, -9), ..., (slice(2, 4), 1), (3, 2, 1, 0)):
         same(np.asarray(a[key]), np.asarray(x[key]))
+    for key in (
+        (..., 0),
+        (..., slice(1, 3)),
+        (slice(None), ..., 2),
+        (slice(50, 2, -3), 1, ..., 0),
+        (5, ..., 1),
+        (..., 3, 0),
+        (slice(9, 9), ..., 0),
+        (slice(2, 9), None, 1),
+    ):
+        same(np.asarray(a[key]), np.asarray(x[key]))
+    for wrong in ((..., 4), (..., 0, ...), (0, 0, 0, 0, 0)):
+        with pytest.raises(IndexError):
+            a[wrong]
     same(a.slice(3, 9).numpy(), x[3:9])
     rows = a.reshape(70, -1)
     assert rows.shape == (70, 48)
