@@ -37,12 +37,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cache_split;
 mod error;
 mod in_flight;
 mod look_up;
 mod packed;
 mod pending;
+pub mod placement;
 mod pool;
+pub mod reuse;
 mod row_cache;
 mod set;
 mod table;

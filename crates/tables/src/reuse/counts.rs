@@ -1,0 +1,71 @@
+//! How often each row is looked up.
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+
+/// Look-ups of every row; 24 bytes a distinct row.
+#[derive(Default)]
+pub struct ReuseCounts {
+    counts: HashMap<u64, u64>,
+    lookups: u64,
+}
+
+impl ReuseCounts {
+    /// The next look-up of the trace.
+    pub fn add(&mut self, key: u64) {
+        *self.counts.entry(key).or_default() += 1;
+        self.lookups += 1;
+    }
+
+    /// Look-ups so far.
+    pub fn lookups(&self) -> u64 {
+        self.lookups
+    }
+
+    /// Different rows so far.
+    pub fn distinct(&self) -> u64 {
+        self.counts.len() as u64
+    }
+
+    /// Look-ups by how often their row occurs, as shares of all: rows that occur once, twice, 3 to 4
+    /// times, 5 to 8 times, and so on; the form of Meta's published tables
+    /// (`dlrm_datasets`, `locality_stats.txt`).
+    pub fn shares(&self) -> Vec<f64> {
+        let mut lookups = Vec::new();
+        for &count in self.counts.values() {
+            let bin = (u64::BITS - (count - 1).leading_zeros()) as usize;
+            if bin >= lookups.len() {
+                lookups.resize(bin + 1, 0);
+            }
+            lookups[bin] += count;
+        }
+        let share = |&of_bin: &u64| of_bin as f64 / self.lookups as f64;
+        lookups.iter().map(share).collect()
+    }
+
+    /// The rows that occur most and their counts, at most `rows` of them, most frequent first; the
+    /// lower number first where counts are equal.
+    pub fn hottest(&self, rows: usize) -> Vec<(u64, u64)> {
+        let mut hottest: Vec<(u64, u64)> = self
+            .counts
+            .iter()
+            .map(|(&key, &count)| (key, count))
+            .collect();
+        let order = |&(key, count): &(u64, u64)| (Reverse(count), key);
+        if rows < hottest.len() {
+            hottest.select_nth_unstable_by_key(rows, order);
+            hottest.truncate(rows);
+        }
+        hottest.sort_unstable_by_key(order);
+        hottest
+    }
+}
+
+/// Hits of a cache that holds the rows that occur most in the trace, from its first look-up on.
+pub fn static_top(trace: &[u64], capacity: usize) -> u64 {
+    let mut counts = ReuseCounts::default();
+    trace.iter().for_each(|&key| counts.add(key));
+    let hottest = counts.hottest(capacity);
+    hottest.iter().map(|&(_, count)| count).sum()
+}
