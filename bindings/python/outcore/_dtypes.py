@@ -98,7 +98,8 @@ def computed(x: Any) -> np.dtype[Any]:
         For an array on SSD of a type that operations do not take.
     """
     if hasattr(type(x), "_computed"):
-        return x._computed  # type: ignore[no-any-return]
+        found: np.dtype[Any] = x._computed
+        return found
     return np.dtype(np.float32 if is_decoded(x.dtype) else x.dtype)
 
 

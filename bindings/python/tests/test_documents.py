@@ -4,6 +4,8 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,65 @@ def test_every_public_name_is_documented() -> None:
         for name, value in vars(kind).items():
             if not name.startswith("_") and (callable(value) or isinstance(value, property)):
                 assert value.__doc__, f"{kind.__name__}.{name}"
+
+
+# Crates whose public functions the facade crate re-exports, and modules of them that it does not.
+PUBLIC_CRATES = ("core", "matrix", "compute", "samples", "streams", "exchange")
+INNER_MODULES = {"core": {"bytes.rs", "growing.rs", "memory_split.rs", "panels.rs", "staging.rs"}}
+# Types and functions for bindings and for other crates, in modules that are public for other things.
+INNER = {
+    "core": {"StoredFile", "Writer", "read_head", "read_vector_head", "read_text", "read_start", "out_of_room"},
+    "matrix": {"of_files", "compress_within", "tiles", "lines_of"},
+}
+ENGINE_VERBS = {"run", "part", "reserve", "gather", "gather_into", "gather_each", "read_stream", "write_stream"}
+
+
+def rust_functions(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Type, name and example of each public item of a file; types have no name, the header of the file neither."""
+    owner, example, fence, header = "", "", "", ""
+    for line in path.read_text().split("#[cfg(test)]\nmod ")[0].splitlines():
+        text = line.strip()
+        if comment := re.match(r"//[/!] ?(.*)", text):
+            if comment[1].startswith("```"):
+                fence = "" if fence else comment[1]
+            elif fence == "```":
+                example += comment[1] + "\n"
+            continue
+        if not text and example:
+            yield "", "", example
+        if line.startswith("impl") or header:
+            header += text
+            if text.endswith("{"):
+                while re.search(r"<[^<>]*>", header := header.replace("->", "")):
+                    header = re.sub(r"<[^<>]*>", "", header)
+                owner, header = re.findall(r"\w+", header.split(" where ")[0])[-1], ""
+        elif line == "}":
+            owner = ""
+        elif function := re.match(r"pub (?:const |async )?fn (\w+)", text):
+            yield owner, function[1], example
+        elif kind := re.match(r"pub (?:struct|enum|trait) (\w+)", text):
+            yield kind[1], "", example
+        if not text.startswith(("#[", ")]")):
+            example = ""
+
+
+@pytest.mark.parametrize("crate", [*PUBLIC_CRATES, "engine"])
+def test_every_public_rust_function_has_an_example(crate: str) -> None:
+    """In its own documentation, or in that of its type or module, where it is called."""
+    source = ROOT / "crates" / crate / "src"
+    paths = [path for path in source.rglob("*.rs") if path.name not in INNER_MODULES.get(crate, set()) | {"tests.rs"}]
+    found = [(path, *item) for path in paths for item in rust_functions(path)]
+    examples: dict[str | Path, str] = defaultdict(str)
+    for path, owner, _, example in found:
+        examples[path] += example
+        examples[owner or path] += example
+    missing = [
+        f"{path.relative_to(source)}: {owner}::{name}"
+        for path, owner, name, example in found
+        if name
+        and not example
+        and not {owner, name} & INNER.get(crate, set())
+        and (crate != "engine" or (owner == "Engine" and name in ENGINE_VERBS))
+        and not re.search(rf"\b{name}(::<.*?>)?\(", examples[owner or path] + examples[path])
+    ]
+    assert not missing, "\n".join(missing)

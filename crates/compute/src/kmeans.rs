@@ -103,6 +103,18 @@ pub struct Assigned {
 /// scikit-learn. A job that is cancelled after the first round ends with the centres of the last
 /// one.
 ///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::kmeans::{Options, fit};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let options = Options { max_iter: 10, tol: 0.0, weights: None };
+/// let found = fit(&session, x.into(), &[1.0, 2.0, 6.0, 6.0], options)?.run()?;
+/// assert_eq!(found.labels, [0, 0, 1]);
+/// assert_eq!(found.centers, [2.0, 3.0, 5.0, 6.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::Value`] for fewer rows than centres, or rows in CSC;
 /// [`Error::NotFinite`] for NaN or infinity; [`Error::OverBudget`].
@@ -134,6 +146,17 @@ pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Resul
 /// Finds the nearest of some centres, k x d, for each row.
 ///
 /// Cost: reads x once, 2ndk flops, 12 bytes of memory a row besides what is returned.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::kmeans::assign;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let found = assign(&session, x.into(), &[1.0, 2.0, 5.0, 5.0], None)?.run()?;
+/// assert_eq!(found.labels, [0, 1, 1]);
+/// assert!((found.distances[1] - 5f32.sqrt()).abs() < 1e-4);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// As [`fit`].

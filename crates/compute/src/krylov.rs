@@ -110,6 +110,21 @@ impl Krylov {
 /// Residuals are at most 1e-10 of the largest value, or 16 times the operator's
 /// [`epsilon`](Operator::epsilon) where that is more. The same seed gives the same bits.
 ///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::linalg::eigh_largest;
+/// use outcore_compute::operator::Symmetric;
+///
+/// // diag(1, 2, ..., 100)
+/// let diagonal = Symmetric::new(100, |x, mut y| {
+///     (0..x.ncols()).for_each(|j| (0..100).for_each(|i| y[(i, j)] = (i + 1) as f64 * x[(i, j)]));
+///     Ok(())
+/// });
+/// let found = eigh_largest(&session, diagonal, 2, 0)?.run()?;
+/// assert!((found.values[0] - 100.0).abs() < 1e-6 && (found.values[1] - 99.0).abs() < 1e-6);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`] for an operator that is not square; [`Error::Value`] for more pairs than its
 /// order; [`Error::OverBudget`]; [`Error::Failed`] when the search does not converge; what products

@@ -18,6 +18,23 @@ use outcore_core::Stage;
 use outcore_core::{Error, Result};
 
 /// A linear map A, m x n.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::operator::{Centred, Matrix, Operator};
+/// use outcore_core::Job;
+/// use outcore_kernels::Mat;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let centred = Centred::new(Matrix::new(&session, &x)?, vec![3.0, 4.0])?;
+/// let job = Job::driven(&session, vec![], move |stage, _| {
+///     let mut y = Mat::zeros(3, 1);
+///     centred.apply(Mat::from_fn(2, 1, |_, _| 1.0).as_ref(), y.as_mut(), stage)?;
+///     Ok([y[(0, 0)], y[(1, 0)], y[(2, 0)]])
+/// })?;
+/// assert_eq!(job.run()?, [-4.0, 0.0, 4.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub trait Operator {
     /// m and n.
     fn shape(&self) -> [usize; 2];
@@ -76,6 +93,16 @@ pub struct Symmetric<F> {
 
 impl<F: Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()>> Symmetric<F> {
     /// `apply(x, y)` writes A x to y, both of `order` rows and some columns.
+    ///
+    /// ```
+    /// use outcore_compute::operator::{Operator, Symmetric};
+    ///
+    /// let twice = Symmetric::new(100, |x, mut y| {
+    ///     (0..x.ncols()).for_each(|j| (0..100).for_each(|i| y[(i, j)] = 2.0 * x[(i, j)]));
+    ///     Ok(())
+    /// });
+    /// assert_eq!(twice.shape(), [100, 100]);
+    /// ```
     pub fn new(order: usize, apply: F) -> Symmetric<F> {
         Symmetric { order, apply }
     }

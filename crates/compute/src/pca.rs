@@ -69,6 +69,18 @@ const PASS_PART: f64 = 0.95;
 
 /// Finds the principal components of the rows of x.
 ///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::pca::{Components, fit};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let found = fit(&session, x.into(), Components::Count(1), 0)?.run()?;
+/// assert_eq!(found.mean, [3.0, 4.0]);
+/// assert!((found.components[0] - 0.5f64.sqrt()).abs() < 1e-6);
+/// assert!((found.explained_variance[0] - found.total_variance).abs() < 1e-6);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Value`] for an empty x, or more components than min(n, d); [`Error::NotFinite`] for NaN
 /// or infinity; [`Error::OverBudget`].

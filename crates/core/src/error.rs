@@ -8,6 +8,18 @@ use outcore_store as store;
 use crate::format::FormatError;
 
 /// What went wrong, by what a caller could do about it.
+///
+/// ```
+/// use std::io;
+/// use outcore_core::{Error, FormatError};
+///
+/// let shape = Error::shape("x has 3 columns, y has 4");
+/// assert_eq!(shape.to_string(), "x has 3 columns, y has 4");
+/// let corrupt = FormatError::Corrupt { object: "x.npy".into(), offset: 6, reason: "no version".into() };
+/// assert!(Error::from(corrupt).is_damage() && !shape.is_damage());
+/// let full = Error::of_io("x.npy", io::ErrorKind::OutOfMemory.into());
+/// println!("{full}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

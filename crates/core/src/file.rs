@@ -18,6 +18,18 @@ pub const FILE_BLOCK_BYTES: u64 = 4096;
 
 /// What stands between the library and the devices that it opens: nothing, or a device that fails
 /// on purpose.
+///
+/// ```
+/// use std::sync::Arc;
+/// use outcore_core::WrapDevice;
+/// use outcore_device::{Device, MemoryDevice};
+///
+/// let wrap = WrapDevice::new(|device| {
+///     println!("opened {} bytes", device.len());
+///     device
+/// });
+/// assert_eq!(wrap.wrap(Arc::new(MemoryDevice::new("x", 8192))).len(), 8192);
+/// ```
 #[derive(Clone, Default)]
 pub struct WrapDevice(Option<Arc<Wrap>>);
 

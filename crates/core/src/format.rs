@@ -72,6 +72,19 @@ pub enum Order {
 
 /// Where in a file the elements of a matrix are. Made by this module only, so that no sum of its
 /// numbers overflows. An array of more dimensions is the matrix of its first against all others.
+///
+/// ```
+/// use outcore_core::format::{self, DType, Order, sidecar_path};
+///
+/// let dense = format::raw("x.bin", DType::F32, &[3, 4], Order::Row, 16, Some(5))?;
+/// assert_eq!((dense.element_bytes(), dense.file_bytes()), (48, 16 + 4 * (5 + 5 + 4)));
+/// assert!(dense.shift() == 0 && !dense.is_compact());
+/// dense.check_len("x.bin", 100)?;
+/// assert_eq!(sidecar_path("x.bin".as_ref()).to_str(), Some("x.bin.json"));
+/// let text = format::sidecar(&dense);
+/// assert_eq!(format::parse_sidecar("x.bin", text.as_bytes(), 100)?, dense);
+/// # Ok::<(), format::FormatError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dense {
@@ -294,6 +307,15 @@ pub fn sidecar(dense: &Dense) -> String {
 }
 
 /// A file whose bytes do not follow the format.
+///
+/// ```
+/// use outcore_core::format::{corrupt, line_offset, unsupported};
+///
+/// let text = b"rows 3\ncols x\n";
+/// let error = corrupt("x.json", line_offset(text, 2), "not a number".into());
+/// assert_eq!(error.to_string(), "x.json: corrupt at byte 7: not a number");
+/// println!("{}", unsupported("x.json", "5 dimensions".into()));
+/// ```
 pub fn corrupt(object: &str, offset: usize, reason: String) -> FormatError {
     FormatError::Corrupt {
         object: object.to_owned(),

@@ -78,6 +78,21 @@ enum Rest<T> {
 const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
 
 /// Planned work with a result of type `T`. Nothing has moved yet.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_core::Job;
+/// use outcore_engine::{Plan, Region, Task};
+///
+/// let file = session.scratch_file(None, 8192)?;
+/// let mut plan = Plan::new("look");
+/// let extent = plan.extent(file.extent());
+/// plan.task(Task::new("all").read(Region::span(extent, 0, 8192)));
+/// let job = Job::new(&session, vec![plan], |outcomes| Ok(outcomes[0].trace.actual.bytes_read))?;
+/// assert_eq!(job.explain()[0].predicted.bytes_read, 8192);
+/// assert_eq!(job.map(|bytes| Ok(bytes / 1024)).run()?, 8);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[must_use = "a job does nothing until it is run"]
 pub struct Job<T> {
     session: Session,
@@ -107,6 +122,25 @@ impl<T: Send + 'static> Job<T> {
     /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and
     /// runs them, or what it makes of them. They are what [`explain`](Job::explain) shows; each is
     /// checked to fit the memory that is free now.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_core::Job;
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let plan = |name| {
+    ///     let mut plan = Plan::new(name);
+    ///     plan.task(Task::new("think").flops(10));
+    ///     plan
+    /// };
+    /// let job = Job::driven(&session, vec![plan("first")], move |stage, mut plans| {
+    ///     stage.run(plans.remove(0), 0.5)?;
+    ///     let outcome = stage.run(plan("second"), 1.0)?;
+    ///     Ok(outcome.trace.flops)
+    /// })?;
+    /// assert_eq!(job.run()?, 10);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn driven(
         session: &Session,
         plans: Vec<Plan>,
@@ -123,6 +157,29 @@ impl<T: Send + 'static> Job<T> {
 
     /// A job of one plan, which `make` fills: in segments where it is long, see [`Segments`].
     /// `plan` has its extents, perhaps tasks that come before, and no results.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_core::Job;
+    /// use outcore_engine::{Plan, Region, Task};
+    ///
+    /// let file = session.scratch_file(None, 1 << 20)?;
+    /// let mut plan = Plan::new("ones");
+    /// let extent = plan.extent(file.extent());
+    /// let job = Job::in_segments(&session, plan, move |segments| {
+    ///     for block in 0..16 {
+    ///         segments.group()?;
+    ///         let task = Task::new("block").write(Region::span(extent, block << 16, 1 << 16));
+    ///         segments.plan().task(task.run(|cx| {
+    ///             cx.blocks[0].slice_mut::<f32>().fill(1.0);
+    ///             Ok(())
+    ///         }));
+    ///     }
+    ///     segments.may_end()
+    /// }, "done")?;
+    /// assert_eq!(job.run()?, "done");
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn in_segments(
         session: &Session,
         plan: Plan,
@@ -213,12 +270,44 @@ impl<T: Send + 'static> Job<T> {
 
     /// The thread that starts the job computes its plans, which read memory of the caller's and
     /// write nothing that the engine knows of.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # use outcore_core::Job;
+    /// # use outcore_engine::{Plan, Task};
+    /// let mut plan = Plan::new("small");
+    /// plan.task(Task::new("think").flops(10));
+    /// let job = Job::new(&session, vec![plan], |outcomes| Ok(outcomes[0].trace.flops))?;
+    /// assert_eq!(job.run_inline().run()?, 10);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn run_inline(mut self) -> Job<T> {
         self.is_inline = true;
         self
     }
 
     /// Adds a file that the plans write.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # use outcore_core::Job;
+    /// use outcore_core::file::Writer;
+    /// use outcore_engine::{Plan, Region, Task};
+    ///
+    /// let path = folder.path().join("x.bin");
+    /// let file = session.new_file(&path, 8192, false)?;
+    /// let writer = Writer::plan(&file);
+    /// let mut plan = Plan::new("ones");
+    /// let extent = plan.extent(&writer.extent());
+    /// plan.task(Task::new("all").write(Region::span(extent, 0, 8192)).run(|cx| {
+    ///     cx.blocks[0].slice_mut::<u8>().fill(1);
+    ///     Ok(())
+    /// }));
+    /// let job = Job::new(&session, vec![plan], |_| Ok(()))?;
+    /// job.writes(Some(writer), Some(file)).run()?;
+    /// assert_eq!(session.read_all(&path)?, [1; 8192]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn writes(mut self, writer: Option<Writer>, file: Option<Arc<StoredFile>>) -> Job<T> {
         self.writers.extend(writer);
         self.unfinished.extend(file);
@@ -307,6 +396,18 @@ impl<T: Send + 'static> Job<T> {
 
 impl<T: Send + 'static> Job<T> {
     /// Both jobs, one after the other, with the result of the second. Neither is driven.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # use outcore_core::Job;
+    /// # use outcore_engine::Plan;
+    /// let first = Job::new(&session, vec![Plan::new("first")], |_| Ok(1))?;
+    /// let second = Job::new(&session, vec![Plan::new("second")], |_| Ok(2))?;
+    /// let both = first.then(second);
+    /// assert_eq!(both.explain().len(), 2);
+    /// assert_eq!(both.run()?, 2);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn then<U: Send + 'static>(mut self, next: Job<U>) -> Job<U> {
         let (Finish::Outcomes(first), Finish::Outcomes(second)) = (self.finish, next.finish) else {
             unreachable!("driven jobs run their own plans")
@@ -344,6 +445,20 @@ impl<T: Send + 'static> Job<T> {
 impl<T: Send + 'static> Job<T> {
     /// This job, whose result `take` keeps for the tasks of the next, then that one, with its
     /// result.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # use outcore_core::Job;
+    /// # use outcore_engine::Plan;
+    /// use std::sync::{Arc, OnceLock};
+    ///
+    /// let sum = Arc::new(OnceLock::<i32>::new());
+    /// let first = Job::new(&session, vec![Plan::new("first")], |_| Ok(20))?;
+    /// let found = Arc::clone(&sum);
+    /// let second = Job::new(&session, vec![Plan::new("second")], move |_| Ok(found.get().unwrap() + 1))?;
+    /// assert_eq!(first.feeding(move |value| sum.set(value).unwrap(), second).run()?, 21);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn feeding<U: Send + 'static>(
         self,
         take: impl FnOnce(T) + Send + 'static,
@@ -373,6 +488,29 @@ impl<T: Send + 'static> Job<T> {
 }
 
 /// Work that has begun. Dropping it cancels it.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// # use outcore_core::{Error, Job};
+/// # use outcore_engine::Plan;
+/// use std::time::Duration;
+///
+/// let mut running = Job::new(&session, vec![Plan::new("nothing")], |_| Ok("done"))?.start()?;
+/// while !running.wait_timeout(Duration::from_millis(50))? {
+///     println!("{:.0}%", 100.0 * running.progress().fraction);
+/// }
+/// assert_eq!(running.wait()?, "done");
+///
+/// let running = Job::driven(&session, vec![], |stage, _| {
+///     while !stage.is_cancelled() {
+///         std::thread::yield_now();
+///     }
+///     stage.check()
+/// })?.start()?;
+/// running.cancel();
+/// assert!(matches!(running.wait(), Err(Error::Cancelled)));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct Running<T> {
     session: Session,
     ticket: Option<Ticket<Outcome>>,

@@ -46,6 +46,13 @@ pub(crate) fn take_share(bytes: Option<u64>) -> Result<Share> {
 /// Bytes that all sessions of this process may have together: what the process may use, or the part
 /// of it that `$OUTCORE_MEMORY_SHARE` says.
 ///
+/// ```
+/// use outcore_core::limits::{memory_allowed, memory_cap};
+///
+/// assert!(memory_cap()? <= memory_allowed());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Value`] for a variable that is no number above 0 and up to 1.
 pub fn memory_cap() -> Result<u64> {
@@ -152,6 +159,10 @@ const FILES_FEW: u64 = 128;
 
 /// Lets the process open `more` files, as far as the system allows; where it does not, opening them
 /// fails.
+///
+/// ```
+/// outcore_core::limits::allow_files(100);
+/// ```
 pub fn allow_files(more: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

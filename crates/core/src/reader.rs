@@ -23,6 +23,21 @@ const OPTIONS: GatherOptions = GatherOptions {
 };
 
 /// A file that is open to be read. May be used from any thread.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_core::reader::FileReader;
+///
+/// let path = folder.path().join("x.bin");
+/// std::fs::write(&path, b"0123456789").unwrap();
+/// let reader = FileReader::open(&session, &path)?;
+/// assert!(reader.len() == 10 && !reader.is_empty());
+/// reader.hold(4)?;
+/// let mut into = [0; 4];
+/// reader.read(&[7, 2], 2, &mut into, || true)?;
+/// assert_eq!(&into, b"7823");
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct FileReader {
     session: Session,
     file: Arc<StoredFile>,

@@ -45,6 +45,23 @@ pub struct Settings {
 
 /// Budget, threads, scratch and open files. Clones are the same session; it may be used from any
 /// thread.
+///
+/// ```
+/// use outcore_core::{Session, Settings};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let scratch = Some(folder.path().into());
+/// let settings = Settings { memory_bytes: Some(16 << 20), scratch, ..Settings::default() };
+/// # let settings = Settings { allow_tmpfs_scratch: true, ..settings };
+/// let session = Session::new(settings)?;
+/// assert_eq!(session.memory_bytes(), 16 << 20);
+/// assert!(session.memory_free() <= session.memory_bytes());
+/// let info = session.info()?;
+/// println!("{} on {} threads, {}", info.driver, session.threads(), session.blas().name());
+/// assert_eq!(session.engine().budget().total(), session.memory_bytes());
+/// assert!(session.last_trace().is_none());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
@@ -140,6 +157,14 @@ impl Session {
     /// or a reader holds them. What a call makes has the part, too; [`whole`](Session::whole)
     /// is the session with all of its budget.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let part = session.part(4 << 20)?;
+    /// assert_eq!(part.memory_bytes(), 4 << 20);
+    /// assert_eq!(part.whole().memory_bytes(), 16 << 20);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Value`] for less than 1 MiB, [`Error::OverPart`] for more than the budget.
     pub fn part(&self, bytes: u64) -> Result<Session> {
@@ -171,6 +196,15 @@ impl Session {
 
     /// The same session for jobs that are only looked at: they make no file, take no space, and do
     /// not start.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let planner = session.planner();
+    /// assert!(planner.plans_only() && !session.plans_only());
+    /// let imagined = planner.scratch_file(None, 1 << 50)?;
+    /// assert_eq!(imagined.extent().len(), 1 << 50);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     #[must_use]
     pub fn planner(&self) -> Session {
         Session {
@@ -260,6 +294,14 @@ impl Session {
 
     /// All bytes of a file or object that lies beside a matrix, such as its vocabulary.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("classes.txt");
+    /// std::fs::write(&path, "cat\ndog\n").unwrap();
+    /// assert_eq!(session.read_all(&path)?, b"cat\ndog\n");
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`] for one that is not there.
     pub fn read_all(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
@@ -268,6 +310,18 @@ impl Session {
 
     /// The open file behind a path; one for each file, so that all views of it see each other's
     /// writes.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # use std::sync::Arc;
+    /// let path = folder.path().join("x.bin");
+    /// std::fs::write(&path, [0; 8196]).unwrap();
+    /// let file = session.file(&path, false)?;
+    /// assert!(Arc::ptr_eq(&file, &session.file(&path, false)?));
+    /// let rest = session.file_from(&path, false, 4)?;
+    /// assert_eq!((file.extent().len(), rest.extent().len()), (8196, 8192));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
         self.file_from(path, interrupted, 0)
     }
@@ -320,6 +374,15 @@ impl Session {
     /// Takes a file for whole that a writer in place has left half written, because another program
     /// has written it anew since.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("x.bin");
+    /// std::fs::write(&path, [0; 8]).unwrap();
+    /// session.accept(&path)?;
+    /// assert!(session.file(&path, false).is_ok());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`].
     pub fn accept(&self, path: impl AsRef<Path>) -> Result<()> {
@@ -328,6 +391,17 @@ impl Session {
     }
 
     /// A device as the session uses it.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use std::sync::Arc;
+    /// use outcore_device::MemoryDevice;
+    ///
+    /// let device = session.wrap_device(Arc::new(MemoryDevice::new("numbers", 8192)));
+    /// let file = session.device_file("numbers".into(), device);
+    /// assert_eq!(file.extent().len(), 8192);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn wrap_device(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         self.inner.wrap_device.wrap(device)
     }
@@ -339,6 +413,14 @@ impl Session {
 
     /// A file of the scratch folder, or what a plan that is only looked at takes for it; then
     /// `path` says where it would be.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// session.expect_scratch("a sum", 2 * 8192)?;
+    /// let file = session.scratch_file(None, 8192)?;
+    /// assert_eq!((file.extent().len(), file.path()), (8192, None));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn scratch_file(&self, path: Option<&Path>, len: u64) -> Result<Arc<StoredFile>> {
         Ok(Arc::new(match self.plans_only {
             true => {
@@ -394,6 +476,16 @@ impl Session {
 
     /// A new file of a store, or what a plan that is only looked at takes for it: it has its name
     /// once it is committed. With `is_new` nothing may be at the path, then as now.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("x.bin");
+    /// let file = session.new_file(&path, 8192, true)?;
+    /// assert!(file.is_draft() && !path.exists());
+    /// session.commit(&file)?;
+    /// assert!(!file.is_draft() && path.exists());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Store`] when there is no room, or the folder cannot be written.

@@ -54,6 +54,23 @@ pub struct Info {
 
 /// A budget, a driver and compute threads, with the activities on them. Clones are the same engine.
 /// Threads and rings are created by the first call that needs them.
+///
+/// ```
+/// use outcore_engine::{Config, Engine, Plan, Task};
+///
+/// let engine = Engine::new(Config { memory_bytes: 1 << 20, threads: 2, ..Config::default() });
+/// assert_eq!((engine.budget().total(), engine.threads()), (1 << 20, 2));
+/// println!("{:?}", engine.info()?.driver);
+/// let think = || {
+///     let mut plan = Plan::new("think");
+///     plan.task(Task::new("all").flops(10));
+///     plan
+/// };
+/// assert_eq!(engine.explain(&think())?.flops, 10);
+/// assert_eq!(engine.run(think())?.wait()?.trace.flops, 10);
+/// assert_eq!(engine.compute(think())?.trace.flops, 10);
+/// # Ok::<(), outcore_engine::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -110,6 +127,15 @@ impl Engine {
     /// it, all or nothing, while anything is reserved through this handle: a run waits for them as
     /// it would for its own floor.
     ///
+    /// ```
+    /// use outcore_engine::{Config, Engine};
+    ///
+    /// let engine = Engine::new(Config { memory_bytes: 1 << 20, ..Config::default() });
+    /// assert_eq!(engine.part("a call", 1 << 18)?.budget().total(), 1 << 18);
+    /// assert!(engine.part("a call", 1 << 21).is_err());
+    /// # Ok::<(), outcore_engine::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OverBudget`] for more than the budget has.
     pub fn part(&self, what: &str, bytes: u64) -> Result<Engine> {
@@ -151,6 +177,17 @@ impl Engine {
 
     /// Reserves bytes for memory of the caller, all or nothing. Idle blocks are evicted if
     /// necessary.
+    ///
+    /// ```
+    /// use outcore_engine::{Config, Engine};
+    ///
+    /// let engine = Engine::new(Config { memory_bytes: 1 << 20, ..Config::default() });
+    /// let held = engine.reserve("a table", 1 << 19)?;
+    /// assert!(engine.reserve("another table", 1 << 20).is_err());
+    /// drop(held);
+    /// assert!(engine.reserve("another table", 1 << 20).is_ok());
+    /// # Ok::<(), outcore_engine::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.

@@ -256,6 +256,22 @@ impl Iterator for Arrivals {
 impl Engine {
     /// Reads a batch of items: deduplicated, sorted, with neighbours in one request.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use outcore_device::MemoryDevice;
+    /// use outcore_engine::{Config, Engine, Extent, GatherOptions, Item};
+    ///
+    /// let engine = Engine::new(Config { memory_bytes: 1 << 20, ..Config::default() });
+    /// let extent = Extent::new("zeros", Arc::new(MemoryDevice::new("zeros", 8192)));
+    /// let items = [7000, 10].map(|offset| Item { extent: &extent, offset, len: 100 });
+    /// let gathered = engine.gather(&items, &GatherOptions::default())?.wait()?;
+    /// assert_eq!((gathered.len(), gathered.get(1)), (2, &[0; 100][..]));
+    /// let mut destination = [1; 200];
+    /// engine.gather_into(&items, &mut destination, &GatherOptions::default(), || true)?;
+    /// assert_eq!(destination, [0; 200]);
+    /// # Ok::<(), outcore_engine::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Before any I/O: [`Error::OutOfRange`] for an item outside its extent, [`Error::OverBudget`]
     /// for a batch that does not fit into memory at once (see [`Engine::gather_into`]). The ticket
@@ -274,6 +290,19 @@ impl Engine {
     }
 
     /// As [`Engine::gather`], for items that are used as they arrive.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use outcore_device::MemoryDevice;
+    /// use outcore_engine::{Config, Engine, Extent, GatherOptions, Item};
+    ///
+    /// let engine = Engine::new(Config { memory_bytes: 1 << 20, ..Config::default() });
+    /// let extent = Extent::new("zeros", Arc::new(MemoryDevice::new("zeros", 8192)));
+    /// let items = [7000, 10].map(|offset| Item { extent: &extent, offset, len: 100 });
+    /// let arrivals = engine.gather_each(&items, &GatherOptions::default())?;
+    /// assert_eq!(arrivals.len(), 2);
+    /// # Ok::<(), outcore_engine::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Engine::gather`].

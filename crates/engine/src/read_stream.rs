@@ -286,6 +286,24 @@ impl Engine {
     /// Reads a range in blocks, in order, ahead of the caller. Each block has exactly `block_bytes`
     /// bytes, except a shorter last one.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use outcore_device::MemoryDevice;
+    /// use outcore_engine::{Config, Engine, Extent, StreamOptions};
+    ///
+    /// let engine = Engine::new(Config { memory_bytes: 1 << 20, ..Config::default() });
+    /// let extent = Extent::new("zeros", Arc::new(MemoryDevice::new("zeros", 81920)));
+    /// let options = StreamOptions { block_bytes: 8192, ahead: 2 };
+    /// let mut bytes = 0;
+    /// for block in engine.read_stream(&extent, 0..81920, options)? {
+    ///     bytes += block?.len();
+    /// }
+    /// assert_eq!(bytes, 81920);
+    /// let both = [(extent.clone(), 0..4096), (extent, 8192..12288)];
+    /// assert_eq!(engine.read_streams(&both, options)?.count(), 2);
+    /// # Ok::<(), outcore_engine::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Before any I/O: [`Error::OverBudget`] if the memory for `ahead` blocks is not free,
     /// [`Error::OutOfRange`]. The iterator returns [`Error::Device`], after the blocks before it.

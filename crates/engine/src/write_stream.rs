@@ -269,6 +269,20 @@ impl Drop for WriteStream {
 impl Engine {
     /// Writes from an offset on, in order, behind the caller.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use outcore_device::MemoryDevice;
+    /// use outcore_engine::{Config, Engine, Extent, StreamOptions};
+    ///
+    /// let engine = Engine::new(Config { memory_bytes: 1 << 20, ..Config::default() });
+    /// let extent = Extent::new("numbers", Arc::new(MemoryDevice::new("numbers", 81920)));
+    /// let mut stream = engine.write_stream(&extent, 0, StreamOptions { block_bytes: 8192, ahead: 2 })?;
+    /// stream.write(&[7; 20_000])?;
+    /// assert_eq!(stream.position(), 20_000);
+    /// stream.finish()?;
+    /// # Ok::<(), outcore_engine::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Before any I/O: [`Error::OverBudget`] if the memory for `ahead` blocks is not free,
     /// [`Error::OutOfRange`].

@@ -56,6 +56,18 @@ pub enum Format {
 
 /// Writes a matrix in CSR (an archive: also in CSC) to a file.
 ///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_exchange::export::{Format, Labels, export};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let path = folder.path().join("rows.svm");
+/// let format = Format::Libsvm { labels: Labels::One(vec![1.0, -1.0]), queries: None };
+/// export(&session, &a, &path, format)?.run()?;
+/// assert_eq!(std::fs::read_to_string(&path).unwrap(), "1 1:1 3:2\n-1 2:3\n");
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`] for labels of other rows, [`Error::Value`] for a matrix in CSC. Of the job:
 /// [`Error::NotFinite`], [`Error::Format`] for values that the format cannot have; those of reading

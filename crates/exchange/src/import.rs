@@ -165,6 +165,13 @@ pub struct Options {
 
 impl Options {
     /// Values of float32, in arrays, from the start.
+    ///
+    /// ```
+    /// use outcore_exchange::import::{Format, Options};
+    ///
+    /// let options = Options { tiled: true, ..Options::new(Format::MatrixMarket) };
+    /// assert!(!options.resume);
+    /// ```
     #[must_use]
     pub fn new(format: Format) -> Options {
         Options {
@@ -204,6 +211,20 @@ pub struct Imported {
 /// Imports files, one after another as if they were one, to a new folder. LIBSVM text and raw text
 /// may be several files; others are one. Text may be compressed by gzip, bzip2, xz or zstd, which
 /// its first bytes tell, whatever its name.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_exchange::import::{Format, Libsvm, Options, import};
+///
+/// let source = folder.path().join("rows.svm");
+/// std::fs::write(&source, "1 1:1 3:2\n-1 2:3\n").unwrap();
+/// let options = Options::new(Format::Libsvm(Libsvm::default()));
+/// let imported = import(&session, folder.path().join("a"), &[source], options)?.run()?;
+/// assert_eq!((imported.matrix.shape(), imported.matrix.nonzeros()), ([2, 3], 3));
+/// let labels = Array::open(&session, folder.path().join("a/labels.npy"))?;
+/// assert_eq!(labels.to_vec::<f64>()?, [1.0, -1.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::Store`] for sources that cannot be opened, [`Error::Value`] for options that contradict

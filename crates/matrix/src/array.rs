@@ -50,6 +50,21 @@ pub(crate) use with_element;
 ///
 /// An array of more dimensions is one of rows too: `cols` counts the elements of all dimensions but
 /// the first.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// let x = Array::temporary(&session, DType::F32, &[3, 2], Order::Row)?;
+/// x.copy_from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// assert_eq!((x.rows(), x.cols(), x.ndim(), x.shape()), (3, 2, 2, vec![3, 2]));
+/// assert_eq!((x.dtype(), x.real()?, x.nbytes()), (DType::F32, RealType::F32, 24));
+/// assert_eq!((x.order(), x.t().order()), (Order::Row, Order::Column));
+/// println!("{} at {:?}, of {} bytes of memory", x.name(), x.path(), x.session().memory_bytes());
+/// println!("{:?} of {} bytes", x.layout(), x.extent().len());
+/// assert!(x.t().is_cut_by_columns(1 << 20));
+/// let whole = Array::temporary(&session.part(4 << 20)?, DType::U8, &[4], Order::Row)?.with_whole_budget();
+/// assert_eq!(whole.session().memory_bytes(), 16 << 20);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Array {
     session: Session,
@@ -62,6 +77,20 @@ pub struct Array {
 
 impl Array {
     /// The matrix of this layout in an open file.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_core::format::npy;
+    /// use outcore_matrix::Layout;
+    ///
+    /// let path = folder.path().join("x.npy");
+    /// let (dense, head) = npy("x.npy", DType::U8, &[2, 2], Order::Row)?;
+    /// std::fs::write(&path, [&head[..], &[1, 2, 3, 4]].concat()).unwrap();
+    /// let file = session.file(&path, false)?;
+    /// let x = Array::new(session.clone(), file, Layout::of(&dense), DType::U8, &[2, 2]);
+    /// assert_eq!(x.to_vec::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn new(
         session: Session,
         file: Arc<StoredFile>,
@@ -171,6 +200,13 @@ impl Array {
 
     /// The transpose, a view. A vector is its own; of an array of more dimensions, its matrix of
     /// rows is transposed.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// assert_eq!(x.t().to_vec::<f32>()?, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn t(&self) -> Array {
         if self.row_shape.is_empty() {
             self.clone()
@@ -214,6 +250,14 @@ impl Array {
 
     /// Some rows and columns, a view. Of a vector, `cols` is `0..1`.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let last_column = x.slice(1..3, 1..2)?;
+    /// assert_eq!(last_column.to_vec::<f32>()?, [4.0, 6.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Shape`] when they are not all there.
     pub fn slice(&self, rows: Range<u64>, cols: Range<u64>) -> Result<Array> {
@@ -238,6 +282,13 @@ impl Array {
     }
 
     /// The same elements with other dimensions behind the first, a view: `[n, a, b]` as `[n, a b]`.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let images = Array::temporary(&session, DType::U8, &[10, 3, 8, 8], Order::Row)?;
+    /// assert_eq!(images.reshaped(&[10, 192])?.shape(), [10, 192]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of elements or of rows, and for a matrix by columns.
@@ -277,6 +328,14 @@ impl Array {
     /// Reads the view into memory, row after row, native-endian. Holds the result besides the
     /// budget.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let bytes = x.read()?.run()?;
+    /// assert_eq!(bytes[..4], 1.0f32.to_ne_bytes());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OverBudget`] when not even one row fits the budget.
     pub fn read(&self) -> Result<Job<Buf>> {
@@ -289,6 +348,15 @@ impl Array {
 
     /// Reads the view into the caller's memory, row after row: the first [`nbytes`](Array::nbytes)
     /// bytes of it.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let memory = Buf::anonymous(4096)?;
+    /// let memory = x.read_into(memory)?.run()?;
+    /// assert_eq!(memory[20..24], 6.0f32.to_ne_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] when there is too little memory; [`Error::OverBudget`].
@@ -361,6 +429,16 @@ impl Array {
     }
 
     /// Writes the whole view in place from memory, row after row, native-endian.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let y = Array::temporary(&session, DType::U8, &[2, 2], Order::Row)?;
+    /// let mut memory = Buf::anonymous(4)?;
+    /// memory.copy_from_slice(&[1, 2, 3, 4]);
+    /// y.write(memory.freeze())?.run()?;
+    /// assert_eq!(y.to_vec::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] when there are too few bytes; [`Error::OverBudget`]; at the start, what
@@ -460,6 +538,17 @@ impl Array {
 
     /// Gives a [`draft`](Array::draft) its name and opens it; any other matrix is itself.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// let draft = Array::draft(&session, &path, DType::U8, &[2], Order::Row)?;
+    /// draft.copy_from_slice(&[1u8, 2])?;
+    /// assert!(!path.exists());
+    /// let y = draft.finish()?;
+    /// assert_eq!(Array::open(&session, &path)?.to_vec::<u8>()?, y.to_vec::<u8>()?);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`] when it cannot be made durable or put in place; the file that had the name
     /// is then what it was.
@@ -474,6 +563,14 @@ impl Array {
     }
 
     /// As [`finish`](Array::finish), unless `stop` says so before all bytes are durable.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// let draft = Array::draft(&session, &path, DType::U8, &[2], Order::Row)?;
+    /// assert_eq!(draft.finish_until(&|| false)?.path(), Some(&*path));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`finish`](Array::finish); [`Error::Cancelled`].
@@ -492,6 +589,15 @@ impl Array {
     }
 
     /// Removes a draft, even while views of it exist.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// let draft = Array::draft(&session, &path, DType::U8, &[2], Order::Row)?;
+    /// draft.discard();
+    /// assert!(!path.exists());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn discard(&self) {
         self.file.discard();
     }

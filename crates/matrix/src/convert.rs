@@ -17,6 +17,15 @@ use crate::output::Output;
 impl Array {
     /// A copy with another element type, order or place.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let y = x.convert(Output::Scratch, DType::F64, Order::Column)?.run()?;
+    /// assert_eq!((y.dtype(), y.order()), (DType::F64, Order::Column));
+    /// assert_eq!(y.to_vec::<f64>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`convert`].
     pub fn convert(&self, out: Output, dtype: DType, order: Order) -> Result<Job<Array>> {
@@ -28,6 +37,14 @@ impl Array {
 /// store it.
 ///
 /// Cost: reads x, writes the result.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// let path = folder.path().join("y.npy");
+/// let y = convert(&session, x.t().into(), Output::New(path), DType::F64, Order::Row)?.run()?;
+/// assert_eq!((y.shape(), y.nbytes()), (vec![2, 3], 48));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Value`](outcore_core::Error::Value) when both share bytes,

@@ -17,6 +17,25 @@ use outcore_kernels::{MatMut, MatRef, view, view_mut};
 const ROW_COST_BYTES: u64 = 16 << 10;
 
 /// Element (i, j) is `i * row_stride + j * col_stride` elements behind `offset` bytes.
+///
+/// ```
+/// use outcore_core::format::{DType, Order, npy};
+/// use outcore_engine::{Extent, Plan};
+/// use outcore_matrix::Layout;
+/// # use std::sync::Arc;
+/// # use outcore_device::MemoryDevice;
+///
+/// let (dense, _) = npy("x.npy", DType::F32, &[300, 200], Order::Row)?;
+/// let layout = Layout::of(&dense);
+/// assert!(layout.by_rows() && !layout.transposed().by_rows());
+/// assert!(layout.is_dense_by_rows_across_blocks());
+/// # let device = Arc::new(MemoryDevice::new("x", dense.file_bytes()));
+/// let mut plan = Plan::new("look");
+/// let extent = plan.extent(&Extent::new("x", device));
+/// let tile = layout.tile(extent, 10..20, 0..5);
+/// assert_eq!((tile.rows, tile.cols, tile.transposed().rows), (10, 5, 5));
+/// # Ok::<(), outcore_core::FormatError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes before element (0, 0).
@@ -120,6 +139,27 @@ impl Layout {
 }
 
 /// A block of a matrix: which bytes, and how they are rows and columns once in memory.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_engine::{Plan, Task};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let mut plan = Plan::new("doubles");
+/// let target = Output::Scratch.target(&session, DType::F32, &[3, 2], Order::Row, &mut plan)?;
+/// let from = x.region(&mut plan, 0..3, 0..2)?;
+/// let into = target.region(&mut plan, 0..3, 0..2)?;
+/// assert!(from.is_by_rows());
+/// plan.task(Task::new("double").read(from.region).write(into.region).run(move |cx| {
+///     let [read, written] = cx.blocks else { unreachable!("two were declared") };
+///     let (x, mut y) = (from.of::<f32>(read)?, into.of_mut::<f32>(written)?);
+///     (0..3).for_each(|row| (0..2).for_each(|column| y[(row, column)] = 2.0 * x[(row, column)]));
+///     Ok(())
+/// }));
+/// let y = target.job(&session, vec![plan])?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
     /// Its bytes.

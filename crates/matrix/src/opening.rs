@@ -14,6 +14,15 @@ use crate::layout::Layout;
 impl Array {
     /// Opens a `.npy` file, or a raw file with a JSON description beside it (`<file>.json`).
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// Array::create(&session, &path, DType::F32, &[2, 3], Order::Row)?;
+    /// let y = Array::open(&session, &path)?;
+    /// assert_eq!((y.dtype(), y.shape()), (DType::F32, vec![2, 3]));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`] for a file that is not there or was left half written, [`Error::Format`]
     /// for one that is no matrix.
@@ -22,6 +31,14 @@ impl Array {
     }
 
     /// As [`open`](Array::open), also where an earlier writer in place died half way.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// Array::create(&session, &path, DType::F32, &[2, 3], Order::Row)?;
+    /// assert_eq!(Array::open_interrupted(&session, &path)?.shape(), [2, 3]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`open`](Array::open).
@@ -74,6 +91,15 @@ impl Array {
     /// Opens a raw file by its description: `offset` bytes before the first element,
     /// `leading_dimension` elements from one row or column to the next, without gaps if `None`.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.bin");
+    /// std::fs::write(&path, [9, 9, 1, 2, 3, 4, 5, 6]).unwrap();
+    /// let y = Array::open_raw(&session, &path, DType::U8, &[2, 2], Order::Row, 2, Some(3))?;
+    /// assert_eq!(y.to_vec::<u8>()?, [1, 2, 4, 5]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`open`](Array::open).
     pub fn open_raw(
@@ -95,6 +121,15 @@ impl Array {
 
     /// A new matrix of zeros at a path, whole at once; write into it with [`Array::write`].
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// let y = Array::create(&session, &path, DType::F32, &[2, 2], Order::Row)?;
+    /// y.copy_from_slice(&[1.0f32, 2.0, 3.0, 4.0])?;
+    /// assert_eq!(path.metadata().unwrap().len(), 4096 + 16);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`] when there is no room, or the folder cannot be written.
     pub fn create(
@@ -109,6 +144,14 @@ impl Array {
 
     /// As [`create`](Array::create), for a path where nothing is: what is there, or comes to be
     /// there meanwhile, is not replaced.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// assert!(Array::create_new(&session, &path, DType::F32, &[2, 2], Order::Row).is_ok());
+    /// assert!(Array::create_new(&session, &path, DType::F32, &[2, 2], Order::Row).is_err());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Store`] also for a path that is taken, or about to be by another writer.
@@ -125,6 +168,15 @@ impl Array {
     /// A new matrix of zeros that is to have a path: write into it, then give it its name with
     /// [`Array::finish`]. Until then a file that has the name is what it was, and a process that
     /// dies leaves it so.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("y.npy");
+    /// let draft = Array::draft(&session, &path, DType::U8, &[2], Order::Row)?;
+    /// draft.copy_from_slice(&[1u8, 2])?;
+    /// assert_eq!(draft.finish()?.path(), Some(&*path));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`create`](Array::create).
@@ -157,6 +209,13 @@ impl Array {
 
     /// A matrix that lives in the scratch folder until its last view goes.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let y = Array::temporary(&session, DType::F64, &[100, 50], Order::Row)?;
+    /// assert_eq!((y.nbytes(), y.path()), (40_000, None));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`] when there is no room.
     pub fn temporary(
@@ -172,6 +231,18 @@ impl Array {
 
     /// A new matrix that takes its name when the job that writes it is done. The plan writes its
     /// header.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::Plan;
+    ///
+    /// let mut plan = Plan::new("zeros");
+    /// let path = folder.path().join("y.npy");
+    /// let y = Array::unfinished(&session, &path, DType::U8, &[2], Order::Row, &mut plan)?;
+    /// assert_eq!(plan.len(), 1);
+    /// assert!(y.shape() == [2] && !path.exists());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn unfinished(
         session: &Session,
         path: &Path,

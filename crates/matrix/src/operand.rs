@@ -12,6 +12,32 @@ use crate::decoders::decoder_of;
 use crate::layout::{Layout, Tile};
 
 /// A matrix that an operation reads: on SSD, or in memory where it fits.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let stored = Operand::from(&x);
+/// let memory = Operand::Memory {
+///     bytes: shared(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]),
+///     dtype: RealType::F32,
+///     rows: 3,
+///     cols: 2,
+///     row_stride: 2,
+///     col_stride: 1,
+/// };
+/// for operand in [&stored, &memory] {
+///     assert_eq!((operand.rows(), operand.cols(), operand.shape()), (3, 2, vec![3, 2]));
+///     assert_eq!((operand.dtype(), operand.real()?, operand.bytes()), (DType::F32, RealType::F32, 24));
+///     assert_eq!(operand.t().shape(), [2, 3]);
+///     assert!(operand.layout().by_rows() && !operand.is_vector());
+///     assert_eq!(operand.panels(1 << 20), [0..3]);
+///     println!("{}: {} of {} bytes wait", operand.name(), operand.waiting_bytes(), operand.frame_bytes(0..3, 0..2));
+/// }
+/// assert!(stored.is_stored() && !memory.is_stored());
+/// assert_eq!((stored.stored_bytes(), memory.stored_bytes()), (24, 0));
+/// assert_eq!(memory.panels_beside(1 << 10, 1 << 10).len(), 3);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub enum Operand {
     /// On SSD.
@@ -202,6 +228,23 @@ impl Operand {
 
     /// The operand as an extent of a plan, whose tasks find elements of its [real](Operand::real)
     /// type.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::{Plan, Region, Task};
+    ///
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let operand = Operand::from(&x);
+    /// let mut plan = Plan::new("look");
+    /// let extent = operand.extent(&mut plan);
+    /// let tile = operand.tile(extent, 1..2, 0..2);
+    /// plan.task(Task::new("row").read(tile.region).run(move |cx| {
+    ///     assert_eq!(tile.of::<f32>(&cx.blocks[0])?[(0, 1)], 4.0);
+    ///     Ok(())
+    /// }));
+    /// session.run_until(plan, &|| false)?;
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn extent(&self, plan: &mut Plan) -> ExtentRef {
         match self {
             Operand::Stored(array) => match decoder_of(array.dtype()) {

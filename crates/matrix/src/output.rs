@@ -11,6 +11,17 @@ use crate::array::Array;
 use crate::operand::Operand;
 
 /// Where a result goes.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// let copy = |out| convert(&session, (&x).into(), out, DType::F32, Order::Row)?.run();
+/// let scratch = copy(Output::Scratch)?;
+/// let new = copy(Output::New(folder.path().join("y.npy")))?;
+/// let again = copy(Output::InPlace(new.clone()))?;
+/// assert_eq!((scratch.path(), again.path()), (None, new.path()));
+/// assert!(Output::InPlace(new.clone()).check_distinct(&[&new.into()]).is_err());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone, Default)]
 pub enum Output {
     /// The session's scratch folder; it goes with its last view.
@@ -23,6 +34,24 @@ pub enum Output {
 }
 
 /// An output that a plan writes to.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_engine::{Plan, Task};
+///
+/// let mut plan = Plan::new("ones");
+/// let target = Output::Scratch.target(&session, DType::F32, &[100, 10], Order::Row, &mut plan)?;
+/// let into = target.region(&mut plan, 0..100, 0..10)?;
+/// let job = target.job_in_segments(&session, plan, move |segments| {
+///     segments.plan().task(Task::new("fill").write(into.region).run(move |cx| {
+///         into.of_mut::<f32>(&mut cx.blocks[0])?.fill(1.0);
+///         Ok(())
+///     }));
+///     segments.may_end()
+/// })?;
+/// assert_eq!(job.run()?.to_vec::<f32>()?, [1.0; 1000]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct Target {
     /// The result.
     pub array: Array,
@@ -107,6 +136,21 @@ impl Output {
 
 impl Target {
     /// The job that fills it; its result is the array.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let mut plan = Plan::new("ones");
+    /// let target = Output::Scratch.target(&session, DType::F32, &[2, 2], Order::Row, &mut plan)?;
+    /// let into = target.region(&mut plan, 0..2, 0..2)?;
+    /// plan.task(Task::new("fill").write(into.region).run(move |cx| {
+    ///     into.of_mut::<f32>(&mut cx.blocks[0])?.fill(1.0);
+    ///     Ok(())
+    /// }));
+    /// assert_eq!(target.job(&session, vec![plan])?.run()?.to_vec::<f32>()?, [1.0; 4]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn job(self, session: &Session, plans: Vec<Plan>) -> Result<Job<Array>> {
         let array = self.array.clone();
         let job = Job::new(session, plans, move |_| Ok(array))?;

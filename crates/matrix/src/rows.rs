@@ -7,6 +7,18 @@ use crate::operand::Operand;
 use crate::sparse::Sparse;
 
 /// Rows to pass over.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// // x = [[1, 2], [3, 4], [5, 6]], a = [[1, 0, 2], [0, 3, 0]]
+/// let dense = Rows::from(&x);
+/// let sparse = Rows::from(&a);
+/// assert_eq!((dense.count(), dense.width(), dense.real()?), (3, 2, RealType::F32));
+/// assert_eq!((sparse.count(), sparse.width(), sparse.stored_bytes()), (2, 3, 0));
+/// assert!(sparse.check_rows_together().is_ok());
+/// println!("{}: {} bytes", dense.name(), dense.stored_bytes());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub enum Rows {
     /// Lines of a sparse matrix: its rows in CSR, its columns in CSC.
     Sparse(Sparse),

@@ -81,6 +81,20 @@ pub mod names {
 
 /// A sparse matrix on SSD or in memory, or a view of one: its transpose, or some of its lines.
 /// Clones share the files.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// assert_eq!((a.shape(), a.rows(), a.cols(), a.nonzeros()), ([2, 3], 2, 3, 3));
+/// assert_eq!((a.dtype(), a.real(), a.index_element()), (DType::F32, RealType::F32, DType::I32));
+/// assert_eq!((a.format(), a.lines(), a.width()), (Compressed::Rows, 2, 3));
+/// assert!(a.has_values() && !a.is_tiled() && !a.is_stored());
+/// println!("{}: {} bytes, {} of them on SSD", a.name(), a.nbytes(), a.stored_bytes());
+/// assert_eq!((a.path(), a.session().memory_bytes()), (None, 16 << 20));
+/// assert!(a.check_rows_together().is_ok() && a.t().check_rows_together().is_err());
+/// assert_eq!(a.with_whole_budget().session().memory_bytes(), 16 << 20);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Sparse {
     session: Session,
@@ -215,6 +229,19 @@ impl BackedVector {
 }
 
 /// Whole numbers of 64 bits that lie beside a matrix: the queries of its rows.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_matrix::sparse::Integers;
+///
+/// let path = folder.path().join("queries.npy");
+/// Array::create(&session, &path, DType::I64, &[3], Order::Row)?.copy_from_slice(&[7i64, 7, 8])?;
+/// let queries = Integers::open(&session, &path)?;
+/// assert!(queries.len() == 3 && !queries.is_empty());
+/// let read = queries.read_into(1..3, Buf::anonymous(16)?)?.run()?;
+/// assert_eq!(bytemuck::cast_slice::<u8, i64>(&read), [7, 8]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Integers {
     session: Session,
     part: BackedVector,
@@ -322,6 +349,22 @@ impl Sparse {
     }
 
     /// Opens a sparse matrix, a folder of arrays (see [`mod@format`]), and reads its offsets once.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("a");
+    /// # std::fs::create_dir(&path).unwrap();
+    /// # let create = |name, dtype, len| Array::create(&session, path.join(name), dtype, &[len], Order::Row);
+    /// std::fs::write(path.join("matrix.json"), r#"{"format": "csr", "shape": [2, 3]}"#).unwrap();
+    /// create("indptr.npy", DType::I64, 3)?.copy_from_slice(&[0i64, 2, 3])?;
+    /// create("indices.npy", DType::I32, 3)?.copy_from_slice(&[0i32, 2, 1])?;
+    /// create("data.npy", DType::F32, 3)?.copy_from_slice(&[1.0f32, 2.0, 3.0])?;
+    /// let a = Sparse::open(&session, &path)?;
+    /// assert_eq!((a.shape(), a.nonzeros()), ([2, 3], 3));
+    /// assert!(Sparse::is_at(&path) && Sparse::identity(&path).is_some());
+    /// assert!(Sparse::open_until(&session, &path, &|| false).is_ok());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Store`] for files that are not there, [`Error::Format`] for what is no sparse
@@ -568,6 +611,17 @@ impl Sparse {
 
     /// A matrix in the caller's memory, as SciPy has it; `values` may be missing where all are one.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // [[1, 0, 2], [0, 3, 0]]
+    /// let offsets = (DType::I64, shared(&[0i64, 2, 3]));
+    /// let indices = (DType::I32, shared(&[0i32, 2, 1]));
+    /// let values = Some((RealType::F32, shared(&[1.0f32, 2.0, 3.0])));
+    /// let a = Sparse::in_memory(&session, Compressed::Rows, [2, 3], offsets, indices, values)?;
+    /// assert_eq!(a.nonzeros(), 3);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Shape`] for arrays that do not belong together.
     pub fn in_memory(
@@ -706,6 +760,13 @@ impl Sparse {
     }
 
     /// The transpose, a view.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // a = [[1, 0, 2], [0, 3, 0]]
+    /// assert_eq!((a.t().shape(), a.t().format()), ([3, 2], Compressed::Columns));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     #[must_use]
     pub fn t(&self) -> Sparse {
         Sparse {
@@ -715,6 +776,14 @@ impl Sparse {
     }
 
     /// Some rows, of a matrix whose lines are rows, as a view. Reads two offsets.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // a = [[1, 0, 2], [0, 3, 0]]
+    /// let last = a.slice(1..2)?;
+    /// assert_eq!((last.shape(), last.nonzeros()), ([1, 3], 1));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] when they are not all there; [`Error::Value`] where the lines are columns.
@@ -783,6 +852,16 @@ impl Sparse {
     /// Reads the view into memory: offsets counted from its first entry (int64), indices as they
     /// are stored, and values, one where none are stored. Holds the results besides the budget.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // a = [[1, 0, 2], [0, 3, 0]]
+    /// let read = a.read()?.run()?;
+    /// assert_eq!(bytemuck::cast_slice::<u8, i64>(&read.offsets), [0, 2, 3]);
+    /// assert_eq!(bytemuck::cast_slice::<u8, i32>(&read.indices), [0, 2, 1]);
+    /// assert_eq!(bytemuck::cast_slice::<u8, f32>(&read.values), [1.0, 2.0, 3.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OverBudget`]; those of reading.
     pub fn read(&self) -> Result<Job<SparseBufs>> {
@@ -799,6 +878,16 @@ impl Sparse {
     }
 
     /// The same into the caller's memory, of exactly the right lengths.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_matrix::SparseBufs;
+    ///
+    /// let (offsets, indices, values) = (Buf::anonymous(24)?, Buf::anonymous(12)?, Buf::anonymous(12)?);
+    /// let read = a.read_into(SparseBufs { offsets, indices, values })?.run()?;
+    /// assert_eq!(bytemuck::cast_slice::<u8, i64>(&read.offsets), [0, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] for others.
@@ -970,6 +1059,18 @@ impl Sparse {
 
 /// Calls `f` with the number, line, minor index and value of each entry, numbered line after line;
 /// returns the number of the first of each line, and of all.
+///
+/// ```
+/// use outcore_kernels::Csr;
+/// use outcore_matrix::sparse::in_lines;
+///
+/// // [[1, 0, 2], [0, 3, 0]]
+/// let a = Csr::<i32, f32>::new(3, &[0, 2, 3], &[0, 2, 1], &[1.0, 2.0, 3.0]).unwrap();
+/// let mut entries = Vec::new();
+/// let begins = in_lines(a, |_, line, place, value| entries.push((line, place, value)));
+/// assert_eq!(begins, [0, 2, 3]);
+/// assert_eq!(entries, [(0, 0, 1.0), (0, 2, 2.0), (1, 1, 3.0)]);
+/// ```
 pub fn in_lines<T: Real>(a: impl Lines<T>, mut f: impl FnMut(usize, usize, usize, T)) -> Vec<u64> {
     let mut offsets = vec![0; a.lines() + 1];
     a.each_line(|line, entries| offsets[line + 1] += entries.len() as u64);

@@ -45,6 +45,16 @@ impl Array {
     /// Cost: reads the rows and writes them; many short ones are moved twice, by way of scratch.
     /// Holds 8 bytes a row.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let y = x.take(&[2, 0, 2], Output::Scratch)?.run()?;
+    /// assert_eq!(y.to_vec::<f32>()?, [5.0, 6.0, 1.0, 2.0, 5.0, 6.0]);
+    /// let part = session.part(4 << 20)?;
+    /// assert_eq!(x.take_within(&part, &[1], Output::Scratch)?.run()?.to_vec::<f32>()?, [3.0, 4.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Shape`] for a row that is not there, [`Error::Value`] for an output that shares
     /// bytes with the matrix, [`Error::OverBudget`]; what keeps the output from being made.
@@ -84,6 +94,15 @@ impl Array {
 
     /// Reads rows by their numbers, in this order, to the caller's memory, all in flight at once.
     /// Holds the result besides the budget. `go_on` is asked every 50 ms or so.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let mut values = [0.0f32; 2];
+    /// x.gather_rows(&[2, 0], 1..2, bytemuck::bytes_of_mut(&mut values), || true)?;
+    /// assert_eq!(values, [6.0, 2.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] for a row that is not there or too little memory, [`Error::Value`] for a

@@ -64,7 +64,14 @@ impl Array {
         Ok(values)
     }
 
-    /// Writes all elements in place, row after row. See [`to_vec`](Array::to_vec) for an example.
+    /// Writes all elements in place, row after row.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// x.copy_from_slice(&[6.0f32, 5.0, 4.0, 3.0, 2.0, 1.0])?;
+    /// assert_eq!(x.slice(0..1, 0..2)?.to_vec::<f32>()?, [6.0, 5.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::DType`] for an array of another type, [`Error::Shape`] for another number of
@@ -100,6 +107,21 @@ impl Array {
     /// A part of it, for a task that reads it: `tile.region` is what the task declares, and
     /// [`Tile::of`] the elements that it finds there, those of the file.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let mut plan = Plan::new("look");
+    /// let tile = x.region(&mut plan, 1..3, 0..2)?;
+    /// plan.task(Task::new("last rows").read(tile.region).run(move |cx| {
+    ///     assert_eq!(tile.of::<f32>(&cx.blocks[0])?[(1, 0)], 5.0);
+    ///     Ok(())
+    /// }));
+    /// session.run_until(plan, &|| false)?;
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Shape`] for rows and columns that are not all there.
     pub fn region(&self, plan: &mut Plan, rows: Range<u64>, cols: Range<u64>) -> Result<Tile> {
@@ -110,6 +132,15 @@ impl Array {
 
     /// Its rows in panels of which several fit the memory that is free at once, with `row_bytes`
     /// bytes of something else beside each row.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let x = Array::temporary(&session, DType::F32, &[100_000, 100], Order::Row)?;
+    /// let panels = x.panels(0);
+    /// assert!(panels.len() > 1);
+    /// assert_eq!((panels[0].start, panels.last().unwrap().end), (0, 100_000));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn panels(&self, row_bytes: u64) -> Vec<Range<u64>> {
         let share = MemorySplit::new(self.session()).moved_panel_bytes();
         let bytes_each = self.cols() * self.dtype().bytes() + row_bytes;

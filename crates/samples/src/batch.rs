@@ -76,6 +76,17 @@ impl CancelPoll {
 }
 
 /// Samples, field by field.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// // Samples "zero" to "three", of a text and a label.
+/// let batch = dataset.load(&[3, 1], || true)?;
+/// assert!(batch.len() == 2 && !batch.is_empty());
+/// assert_eq!((batch.samples(), batch.columns().len()), (&[3, 1][..], 2));
+/// let columns = batch.into_columns();
+/// assert_eq!((columns[0].get(1), columns[1].get(0)), (&b"one"[..], &[3][..]));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Batch {
     samples: Vec<u64>,
@@ -83,6 +94,15 @@ pub struct Batch {
 }
 
 /// A field of all samples of a batch.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// let batch = dataset.load(&[3, 1], || true)?;
+/// let labels = &batch.columns()[1];
+/// assert!(matches!(labels, Column::Fixed { each: 1, .. }));
+/// assert_eq!((labels.get(0), labels.get(1)), (&[3][..], &[1][..]));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Column {
     /// Of one length, one after another.

@@ -146,6 +146,18 @@ struct Manifest {
 }
 
 /// Samples, open to be read. Clones are the same; it may be used from any thread.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// // Samples "zero" to "three", of a text and a label.
+/// assert!(dataset.len() == 4 && !dataset.is_empty() && dataset.is_named());
+/// assert_eq!((dataset.fields()[1].name.as_str(), dataset.is_array(1)), ("label", true));
+/// assert_eq!((dataset.path(), dataset.bytes()), (&*path, 4 + 3 + 3 + 5 + 4));
+/// assert_eq!((dataset.form(), dataset.classes()), (None, None));
+/// println!("{} bytes of memory, digest {:x}", dataset.directory_bytes(), dataset.digest());
+/// println!("{:?}, {:?}", dataset.clustering(), dataset.chunk_shuffle(None));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Dataset {
     inner: Arc<Inner>,
@@ -177,6 +189,20 @@ struct Inner {
 impl Dataset {
     /// The same samples, of which some fields are decoded where they are put side by side
     /// ([`Batch`]).
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # let path = folder.path().join("images");
+    /// # let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default())?;
+    /// # writer.set_fields(vec![Field { name: "image".into(), kind: Kind::Bytes }])?;
+    /// # writer.write(None, &[b"P5 2 1 255 \x00\xff"])?;
+    /// # writer.finish()?.run()?;
+    /// # let images = Dataset::open(&session, &path)?;
+    /// let decode = Decode { field: "image".into(), channels: Channels::Gray, size: None, turned: false };
+    /// let pixels = images.decoding(vec![decode])?;
+    /// assert!(pixels.is_array(0) && !images.is_array(0));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] for a field that is not there, or is not bytes.
@@ -332,6 +358,15 @@ impl Dataset {
 
     /// Bytes of a sample, as it is stored.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // Samples "zero" to "three", of a text and a label.
+    /// let sample = dataset.read(&[3])?.wait()?;
+    /// assert_eq!(dataset.bytes_of(3)?, sample.get(0)?.len() as u64);
+    /// assert_eq!(dataset.split(sample.get(0)?)?[0], &b"three"[..]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Value`] for one that is not there.
     pub fn bytes_of(&self, sample: u64) -> Result<u64> {
@@ -366,6 +401,14 @@ impl Dataset {
 
     /// Which sample has a name.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // Samples "zero" to "three", of a text and a label.
+    /// assert_eq!((dataset.find(b"two")?, dataset.find(b"ten")?), (Some(2), None));
+    /// assert_eq!(dataset.candidate(b"two"), Some(2));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the device: the name of the one sample that may have it is read and compared.
     pub fn find(&self, name: &[u8]) -> Result<Option<u64>> {
@@ -385,6 +428,15 @@ impl Dataset {
     }
 
     /// The name of a sample, where samples have names.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // Samples "zero" to "three", of a text and a label.
+    /// assert_eq!(dataset.name(1)?.as_deref(), Some(&b"one"[..]));
+    /// assert_eq!(dataset.names_of(&[3, 0])?, [&b"three"[..], b"zero"]);
+    /// assert_eq!(dataset.names(0..1)?[0].len(), 4);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for a damaged file, those

@@ -226,6 +226,28 @@ impl Cursor {
 
 /// Batches of one epoch after another; [`next_batch`](Loader::next_batch) returns none between two
 /// of them.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use std::time::Duration;
+///
+/// // Samples "zero" to "three", of a text and a label.
+/// let options = LoaderOptions { batch: 2, shuffle: Shuffle::Global, seed: 1, ..LoaderOptions::default() };
+/// let mut loader = Loader::new(&dataset, options)?;
+/// assert!(loader.len() == 2 && !loader.is_empty());
+/// let mut seen = Vec::new();
+/// while let Some(batch) = loader.next_batch(|| true)? {
+///     println!("{} batches left", loader.left());
+///     seen.extend_from_slice(batch.samples());
+/// }
+/// seen.sort_unstable();
+/// assert_eq!((seen, loader.epoch()), (vec![0, 1, 2, 3], 1));
+/// loader.set_batch(1)?;
+/// loader.set_epoch(5);
+/// while !loader.ready_within(Duration::from_millis(50))? {}
+/// assert_eq!((loader.epoch(), loader.skipped().0, loader.dataset().len()), (5, 0, 4));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct Loader {
     dataset: Dataset,
     options: LoaderOptions,
@@ -383,6 +405,18 @@ impl Loader {
 
     /// Goes on where another loader of the same dataset was, whatever its rank, batch and number of
     /// ranks.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let options = LoaderOptions { batch: 2, shuffle: Shuffle::Global, seed: 1, ..LoaderOptions::default() };
+    /// let mut first = Loader::new(&dataset, options)?;
+    /// first.next_batch(|| true)?;
+    /// let mut second = Loader::new(&dataset, options)?;
+    /// second.restore(&first.state())?;
+    /// let next = |loader: &mut Loader| loader.next_batch(|| true).map(|batch| batch.unwrap().samples().to_vec());
+    /// assert_eq!(next(&mut first)?, next(&mut second)?);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] for the state of another dataset or version.

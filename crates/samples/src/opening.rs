@@ -27,6 +27,14 @@ const LOAD_BYTES: usize = 1 << 20;
 impl Dataset {
     /// Opens a dataset, and reads what finds its samples.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let dataset = Dataset::open(&session, &path)?;
+    /// assert_eq!(dataset.len(), 4);
+    /// assert!(Dataset::open_until(&session, &path, &|| false).is_ok());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`] for one that is not there, [`Error::Format`] for one that is damaged or of
     /// another version, [`Error::OverBudget`] when what finds its samples does not fit.

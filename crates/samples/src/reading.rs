@@ -26,6 +26,21 @@ const GROUPS_AT_ONCE: u64 = 64;
 impl Dataset {
     /// Begins to read samples, in any order, also some of them several times.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use std::time::Duration;
+    ///
+    /// // Samples "zero" to "three", of a text and a label.
+    /// let reading = dataset.read(&[2, 0])?;
+    /// while !reading.wait_timeout(Duration::from_millis(50)) {
+    ///     println!("still waiting");
+    /// }
+    /// let samples = reading.wait()?;
+    /// assert!(samples.len() == 2 && !samples.is_empty());
+    /// assert_eq!(samples.dataset().split(samples.get(0)?)?[0], &b"two"[..]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Value`] for a sample that is not there, [`Error::OverBudget`] for a batch that does
     /// not fit in memory.
@@ -40,6 +55,15 @@ impl Dataset {
 
     /// Samples side by side, in memory of the caller's, however many and long they are. `go_on` is
     /// asked every 50 ms or so; its `false` ends the call.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // Samples "zero" to "three", of a text and a label.
+    /// let batch = dataset.load(&[3, 1], || true)?;
+    /// assert_eq!((batch.samples(), batch.columns()[0].get(0)), (&[3, 1][..], &b"three"[..]));
+    /// assert_eq!(batch.columns()[1].get(1), [1]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for one that is not what
@@ -60,6 +84,14 @@ impl Dataset {
     }
 
     /// The sample with a name, which is on its way while the name is read and compared.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let batch = dataset.load_named(b"two", || true)?.expect("it is there");
+    /// assert_eq!(batch.samples(), [2]);
+    /// assert!(dataset.load_named(b"ten", || true)?.is_none());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`find`](Dataset::find) and [`load`](Dataset::load).
@@ -130,6 +162,22 @@ impl Dataset {
     /// Where samples have one field, they go there without a batch between. After an error it holds
     /// anything.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # let path = folder.path().join("numbers");
+    /// # let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default())?;
+    /// # let kind = Kind::Array { dtype: "<u2".into(), shape: vec![Some(2)] };
+    /// # writer.set_fields(vec![Field { name: "pair".into(), kind }])?;
+    /// # (0..9).try_for_each(|number| writer.write(None, &[&[number; 4]]))?;
+    /// # writer.finish()?.run()?;
+    /// # let dataset = Dataset::open(&session, &path)?;
+    /// // One field, of four bytes.
+    /// let mut pairs = [0; 8];
+    /// dataset.load_into(&[7, 2], &mut [&mut pairs], || true)?;
+    /// assert_eq!(pairs, [7, 7, 7, 7, 2, 2, 2, 2]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`load`](Dataset::load); [`Error::Value`] also for memory of another length, and for
     /// fields that vary.
@@ -190,6 +238,12 @@ impl Dataset {
 
     /// What is wrong with some samples and their names, all of which are read. Fields that are
     /// decoded must be pictures.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// assert!(dataset.faults(0..dataset.len(), || true)?.is_empty());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] for samples that are not there; [`Error::Cancelled`] when `go_on`, which is

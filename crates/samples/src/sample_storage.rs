@@ -27,6 +27,14 @@ pub struct ExternalFiles {
 impl ExternalFiles {
     /// Files for the dataset at a path; those in the folder around it may go with it to another
     /// place.
+    ///
+    /// ```
+    /// use outcore_samples::{ExternalFiles, Form};
+    ///
+    /// let shard = ("/data/train/0.tar".into(), 10_240);
+    /// let files = ExternalFiles::of("/data/train/index".as_ref(), Form::Tar, [shard]);
+    /// assert_eq!(files.files.len(), 1);
+    /// ```
     #[must_use]
     pub fn of(
         dataset: &Path,

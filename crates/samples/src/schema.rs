@@ -26,6 +26,15 @@ pub struct Field {
 }
 
 /// What the bytes of a field are.
+///
+/// ```
+/// use outcore_samples::Kind;
+///
+/// let image = Kind::Array { dtype: "|u1".into(), shape: vec![Some(8), Some(8)] };
+/// assert_eq!((image.varies(), image.bytes()), (false, Some(64)));
+/// assert_eq!((Kind::Text.varies(), Kind::Text.bytes()), (true, None));
+/// println!("{image}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Kind {
@@ -89,6 +98,12 @@ pub(super) fn numpy_name(dtype: &str) -> String {
 }
 
 /// Bytes of one number; `None` for a type that no field has.
+///
+/// ```
+/// use outcore_samples::item_bytes;
+///
+/// assert_eq!((item_bytes("<f4"), item_bytes("<U8")), (Some(4), None));
+/// ```
 #[must_use]
 pub fn item_bytes(dtype: &str) -> Option<u64> {
     let bytes = dtype.get(2..)?.parse().ok()?;
@@ -323,6 +338,14 @@ fn check_varying(field: &Field, bytes: &[u8]) -> Result<(), String> {
 }
 
 /// Shape and elements of an array whose shape varies; `None` for bytes that are none.
+///
+/// ```
+/// use outcore_samples::elements;
+///
+/// let bytes = [&2u64.to_le_bytes()[..], &[1, 2, 3, 4, 5, 6]].concat();
+/// let (shape, elements) = elements("|u1", &[None, Some(3)], &bytes).expect("two rows of three");
+/// assert_eq!((shape, elements), (vec![2, 3], &[1, 2, 3, 4, 5, 6][..]));
+/// ```
 #[must_use]
 pub fn elements<'a>(
     dtype: &str,

@@ -53,6 +53,33 @@ pub struct ShardOptions {
 }
 
 /// Files of a form, and the sample in hand.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// # fn tar(name: &str, data: &[u8]) -> Vec<u8> {
+/// #     let mut header = vec![0; 512];
+/// #     header[..name.len()].copy_from_slice(name.as_bytes());
+/// #     header[124..135].copy_from_slice(format!("{:011o}", data.len()).as_bytes());
+/// #     header[148..156].fill(b' ');
+/// #     header[156..157].copy_from_slice(b"0");
+/// #     header[257..265].copy_from_slice(b"ustar\x0000");
+/// #     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+/// #     header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+/// #     [&header[..], data, &vec![0; 1536 - data.len()]].concat()
+/// # }
+/// let shard = folder.path().join("0.tar");
+/// std::fs::write(&shard, tar("one.txt", b"first")).unwrap();
+/// let form = Form::of_file(&shard)?.expect("its magic number says so");
+/// let mut shards = Shards::new(&session, form, vec![shard], ShardOptions::default())?;
+/// let mut writer = DatasetWriter::create(&session, folder.path().join("packed"), WriterOptions::default())?;
+/// writer.set_fields(shards.fields()?)?;
+/// while shards.take(&mut writer, true, 100)? {
+///     println!("{:.0}%, stopped: {}", 100.0 * shards.fraction(), shards.stop().load(std::sync::atomic::Ordering::Relaxed));
+/// }
+/// writer.finish()?.run()?;
+/// assert_eq!(Dataset::open(&session, folder.path().join("packed"))?.find(b"one")?, Some(0));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct Shards {
     session: Session,
     form: Form,

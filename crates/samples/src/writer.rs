@@ -82,6 +82,25 @@ struct State {
 
 /// A dataset that is being written. Dropped without [`finish`](DatasetWriter::finish), it never
 /// was; what is durable of it can be gone on with.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// let path = folder.path().join("pets");
+/// let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default())?;
+/// let label = Kind::Array { dtype: "<i8".into(), shape: vec![] };
+/// writer.set_fields(vec![
+///     Field { name: "image".into(), kind: Kind::Bytes },
+///     Field { name: "label".into(), kind: label },
+/// ])?;
+/// writer.set_classes(vec!["cat".into(), "dog".into()])?;
+/// writer.expect(1000)?;
+/// assert!(writer.is_empty() && writer.fields().is_some() && writer.classes().is_some());
+/// writer.write(Some(b"rex"), &[b"...", &1i64.to_le_bytes()])?;
+/// assert_eq!(writer.len(), 1);
+/// writer.finish()?.run()?;
+/// assert_eq!(Dataset::open(&session, &path)?.find(b"rex")?, Some(0));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct DatasetWriter {
     session: Session,
     path: PathBuf,
@@ -280,6 +299,18 @@ impl DatasetWriter {
     /// Appends samples of another dataset, in any order, with their names if they are to keep them,
     /// and its classes. `go_on` is asked now and then; its `false` ends the call.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // Samples "zero" to "three", of a text and a label.
+    /// let path = folder.path().join("odd");
+    /// let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default())?;
+    /// writer.set_fields(dataset.fields().to_vec())?;
+    /// writer.copy(&dataset, &[3, 1], true, || true)?;
+    /// writer.finish()?.run()?;
+    /// assert_eq!(Dataset::open(&session, &path)?.name(0)?.as_deref(), Some(&b"three"[..]));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`write`](DatasetWriter::write); those of the other dataset; [`Error::Cancelled`], after
     /// which some of the samples are there.
@@ -373,6 +404,16 @@ impl DatasetWriter {
     }
 
     /// Says that samples are in files of others, which stay as they are; before the first of them.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let shard = folder.path().join("0.tar");
+    /// std::fs::write(&shard, [0; 1024]).unwrap();
+    /// let path = folder.path().join("index");
+    /// let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default())?;
+    /// writer.set_elsewhere(ExternalFiles::of(&path, Form::Tar, [(shard, 1024)]))?;
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] for other files than those of samples before.
@@ -548,6 +589,23 @@ impl DatasetWriter {
     }
 
     /// Makes all samples so far durable, and says that they are there.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let path = folder.path().join("lines");
+    /// let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default())?;
+    /// writer.set_fields(vec![Field { name: "line".into(), kind: Kind::Text }])?;
+    /// writer.write(None, &[b"first"])?;
+    /// writer.note("line 1 of the source");
+    /// writer.save()?;
+    /// assert_eq!(writer.durable(), 1);
+    /// drop(writer);
+    /// let options = WriterOptions { resume: true, ..WriterOptions::default() };
+    /// let resumed = DatasetWriter::create(&session, &path, options)?;
+    /// assert_eq!((resumed.len(), resumed.noted()), (1, "line 1 of the source"));
+    /// resumed.discard();
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the device.

@@ -67,6 +67,19 @@ pub use writer::StreamWriter;
 pub const BLOCK_BYTES: u32 = 4 << 20;
 
 /// Streams by name. Clones are the same store; it may be used from any thread.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// let path = folder.path().join("streams.store");
+/// let store = StreamStore::create(&session, &path, Some(32 << 20))?;
+/// store.write("a", StreamOptions::default())?.finish()?;
+/// store.rename("a", "b")?;
+/// assert_eq!(store.info("b")?.bytes, 0);
+/// assert_eq!(store.streams().len(), 1);
+/// store.destroy("b")?;
+/// println!("{} bytes free of {} of memory", store.free_bytes()?, store.session().memory_bytes());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct StreamStore {
     session: Session,
@@ -217,6 +230,18 @@ impl StreamStore {
     /// Opens a file or block device that was formatted; one that this process has open already is
     /// shared.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_store::Access;
+    ///
+    /// store.write("a", StreamOptions::default())?.finish()?;
+    /// let again = StreamStore::open(&session, &path, Access::Write)?;
+    /// assert_eq!(again.streams()[0].name, "a");
+    /// let same = StreamStore::on(&session, again.store().clone());
+    /// assert_eq!(same.streams().len(), 1);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`], also while another process has it open and one of the two writes.
     pub fn open(session: &Session, path: impl AsRef<Path>, access: Access) -> Result<StreamStore> {
@@ -249,6 +274,17 @@ impl StreamStore {
 
     /// Begins a stream.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let options = StreamOptions { compression: Compression::Lz4, ..StreamOptions::default() };
+    /// let mut writer = store.write("zeros", options)?;
+    /// writer.write(&[0; 100_000])?;
+    /// writer.finish()?;
+    /// let info = store.info("zeros")?;
+    /// assert!(info.bytes == 100_000 && info.stored_bytes < info.bytes);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OverBudget`] when there is no memory for one block; [`Error::Store`] for a name
     /// that is taken or cannot be one.
@@ -267,6 +303,17 @@ impl StreamStore {
 
     /// Opens a stream to read it from its beginning.
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let mut writer = store.write("bytes", options())?;
+    /// writer.write(b"0123456789")?;
+    /// writer.finish()?;
+    /// let mut reader = store.read("bytes", options())?;
+    /// assert_eq!(&*reader.next_block()?.unwrap(), b"0123456789");
+    /// assert!(reader.next_block()?.is_none());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OverBudget`] when there is no memory for one block; [`Error::Store`], also for a
     /// stream that was not finished.
@@ -276,6 +323,18 @@ impl StreamStore {
 
     /// Opens a stream to read it for the last time: its blocks are free as soon as they are read,
     /// and no other reader can open it.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let mut writer = store.write("bytes", options())?;
+    /// writer.write(b"0123456789")?;
+    /// writer.finish()?;
+    /// let mut reader = store.read_and_destroy("bytes", options())?;
+    /// while reader.next_block()?.is_some() {}
+    /// drop(reader);
+    /// assert!(store.info("bytes").is_err());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`read`](StreamStore::read), and then it stays; [`Error::Store`] while another reader has

@@ -39,6 +39,27 @@ impl Unchecked {
 }
 
 /// Blocks, chunks or records of a stream, in order.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use std::time::Duration;
+///
+/// # let mut writer = store.write("words", options())?;
+/// # writer.set_about(b"English");
+/// # writer.write_record(b"plan")?;
+/// # writer.write_record(b"run")?;
+/// # writer.finish()?;
+/// let mut reader = store.read("words", options())?;
+/// assert_eq!((reader.bytes(), reader.records(), reader.about()), (7, 2, &b"English"[..]));
+/// println!("{}, polled by {:?}", reader.name().to_owned(), reader.fd());
+/// while !reader.ready_within(Duration::from_millis(50)) {}
+/// assert_eq!(reader.next_record()?, Some(&b"plan"[..]));
+/// let rest = reader.next_records()?.unwrap();
+/// assert!(rest.len() == 1 && !rest.is_empty());
+/// assert_eq!(rest.get(0), b"run");
+/// assert!(reader.next_block()?.is_none());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct StreamReader {
     engine: Engine,
     stream: Stream,
@@ -69,6 +90,17 @@ pub struct StreamReader {
 
 /// Bytes of a stream in the order in which they were written: a block, or a chunk of one that was
 /// compressed. Its memory counts as lent until it is dropped, on whatever thread.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// # let mut writer = store.write("words", options())?;
+/// # writer.write_record(b"plan")?;
+/// # writer.write_record(b"run")?;
+/// # writer.finish()?;
+/// let block = store.read("words", options())?.next_block()?.unwrap();
+/// assert_eq!((&*block, block.list().len() % 4), (&b"planrun"[..], 0));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct StreamBlock {
     memory: Arc<Memory>,
@@ -133,6 +165,21 @@ impl StreamBlock {
 
 /// Records that lie one after another in memory: those of a block that begin and end in it, or one
 /// that was put together.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// # let mut writer = store.write("words", options())?;
+/// # writer.write_record(b"plan")?;
+/// # writer.write_record(b"run")?;
+/// # writer.finish()?;
+/// let records = store.read("words", options())?.next_records()?.unwrap();
+/// assert!(records.len() == 2 && !records.is_empty());
+/// assert_eq!((records.get(0), records.get(1)), (&b"plan"[..], &b"run"[..]));
+/// let ends = records.offsets().chunks(4).map(|end| u32::from_le_bytes(end.try_into().unwrap()) as usize);
+/// let ends: Vec<usize> = ends.collect();
+/// assert_eq!(&records.bytes()[ends[1]..ends[2]], b"run");
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Records {
     block: StreamBlock,

@@ -15,6 +15,28 @@ use super::{About, StreamOptions};
 const SUM_BYTES: usize = 64 << 10;
 
 /// A stream that is being written. Dropped without [`finish`](StreamWriter::finish), it never was.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use std::time::Duration;
+///
+/// let mut writer = store.write("words", options())?;
+/// writer.set_about(b"English");
+/// writer.write_record(b"plan")?;
+/// if !writer.put_record(b"run")? {
+///     writer.write_record(b"run")?;
+/// }
+/// writer.write(b"write ")?;
+/// writer.write(b"back")?;
+/// writer.end_record()?;
+/// while writer.write_records(&mut [&b"read"[..], b"sum"].into_iter())? {}
+/// while !writer.ready_within(Duration::from_millis(50)) {}
+/// println!("{}, polled by {:?}", writer.name(), writer.fd());
+/// assert_eq!((writer.bytes(), writer.records()), (24, 5));
+/// writer.finish()?;
+/// assert_eq!(store.info("words")?.about, b"English");
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct StreamWriter {
     chain: Chain,
     /// Where data is compressed, it is written here first.
@@ -170,6 +192,18 @@ impl StreamWriter {
     /// Memory for the next bytes, at least one: the block's own, or, of a compressed stream, the
     /// chunk's. What of it was filled is said by [`advance`](StreamWriter::advance).
     ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let mut writer = store.write("bytes", options())?;
+    /// writer.buffer()?[0] = 7;
+    /// writer.advance(1)?;
+    /// writer.buffer_of(8)?[..8].copy_from_slice(&9u64.to_le_bytes());
+    /// writer.advance(8)?;
+    /// writer.finish()?;
+    /// assert_eq!(store.info("bytes")?.bytes, 9);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Store`] when the store is full; the first error of the device, at this and every
     /// later call.
@@ -224,6 +258,20 @@ impl StreamWriter {
     }
 
     /// Copies bytes in, of which each `unit` lies in one block.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let mut writer = store.write("pairs", options())?;
+    /// writer.keep_together(16)?;
+    /// assert_eq!(writer.alignment()? % 8, 0);
+    /// writer.write_units(&[1; 16], 8)?;
+    /// let written = writer.write_some(&[2; 800], 8)?;
+    /// assert!(written > 0 && written % 8 == 0);
+    /// writer.end_block()?;
+    /// writer.write_units(&[2; 800][written..], 8)?;
+    /// assert!(writer.finish_until(&|| false).is_ok());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`buffer_of`](StreamWriter::buffer_of); [`Error::Value`] for bytes that are no multiple

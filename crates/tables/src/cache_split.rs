@@ -36,7 +36,7 @@ pub struct CacheDemand {
 /// };
 /// let hot = demand(1000.0, &[(10, 100.0), (20, 90.0)]);
 /// let cold = demand(100.0, &[(10, 60.0), (20, 20.0)]);
-/// assert_eq!(split_cache(64 * 25, &[hot, cold])?, [10, 15]);
+/// assert_eq!(split_cache(64 * 30, &[hot, cold])?, [10, 20]);
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 pub fn split_cache(budget_bytes: u64, tables: &[CacheDemand]) -> Result<Vec<u64>, Error> {

@@ -23,6 +23,16 @@ use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 /// Cost: reads x, writes the result, 2ndk flops (k an entry of sparse rows); the centres stay in
 /// memory.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::kmeans::distances;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let y = distances(&session, x.into(), &[1.0, 2.0, 5.0, 2.0], Output::Scratch)?.run()?;
+/// assert_eq!(y.slice(0..1, 0..2)?.to_vec::<f32>()?, [0.0, 4.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`]; [`Error::Value`] for a matrix in CSC; [`Error::OverBudget`]; what keeps the
 /// output from being made.

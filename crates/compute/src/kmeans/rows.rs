@@ -20,6 +20,15 @@ const TASK_ROWS: usize = 64;
 /// Cost: reads them, each by itself, of a dense matrix; the pieces that they are in, of a sparse
 /// one; 8 bytes an element besides the budget.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::kmeans::take_rows;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// assert_eq!(take_rows(&session, &Rows::from(&a), &[1])?.run()?, [0.0, 3.0, 0.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`] for a row that there is not, or one that does not follow; [`Error::Value`] for
 /// a matrix in CSC; [`Error::OverBudget`].

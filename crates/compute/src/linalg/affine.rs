@@ -28,6 +28,17 @@ pub struct Affine {
 /// Applies an affine map to the rows of x in one pass. The result has the type that x is
 /// computed in.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::{Affine, affine};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let map = Affine { before: vec![3.0, 4.0], matrix: vec![1.0, 1.0], columns: 1, after: vec![0.5] };
+/// let y = affine(&session, x.into(), map, Output::Scratch)?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [-3.5, 0.5, 4.5]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::OverBudget`]; what keeps the output from being made.
 pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result<Job<Array>> {

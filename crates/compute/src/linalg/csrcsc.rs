@@ -65,6 +65,17 @@ const PLANNED_BYTES: u64 = 512;
 
 /// The matrix A in the other format, in a new folder or in scratch.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::csrcsc;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let by_columns = csrcsc(&session, &a, Some(folder.path().join("b")))?.run()?;
+/// assert_eq!(by_columns.format(), Compressed::Columns);
+/// assert_eq!(bytemuck::cast_slice::<u8, f32>(&by_columns.read()?.run()?.values), [1.0, 3.0, 2.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::OverBudget`]; what keeps the output or scratch from being made.
 pub fn csrcsc(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Sparse>> {

@@ -52,6 +52,16 @@ impl Default for Csrmm {
 
 /// C = alpha A B + beta C. The transpose of A is `a.t()`.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::{Csrmm, csrmm};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]], x = [[1, 2], [3, 4], [5, 6]]
+/// let y = csrmm(&session, &a, x.into(), Csrmm::default())?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [11.0, 14.0, 9.0, 12.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for a `beta` without an `out` in place, or
 /// an `out` that shares bytes with B; [`Error::OverBudget`]; what keeps the output from being made.
@@ -92,6 +102,16 @@ pub fn csrmm(session: &Session, a: &Sparse, b: Operand, options: Csrmm) -> Resul
 }
 
 /// C = alpha A B into the caller's memory, row after row.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::csrmm_into;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]], x = [[1, 2], [3, 4], [5, 6]]
+/// let y = csrmm_into(&session, &a, x.into(), 1.0, Buf::anonymous(16)?)?.run()?;
+/// assert_eq!(bytemuck::cast_slice::<u8, f32>(&y), [11.0, 14.0, 9.0, 12.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// As [`csrmm`]; [`Error::Shape`] for memory that is not exactly m d elements.

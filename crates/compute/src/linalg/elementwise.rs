@@ -36,6 +36,17 @@ impl Default for Axpby {
 ///
 /// Shapes: x and y are m x n. Cost: reads x and y, writes y, 3mn flops.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::{Axpby, axpby};
+///
+/// let y = Array::temporary(&session, DType::F32, &[3, 2], Order::Row)?;
+/// y.copy_from_slice(&[1.0f32; 6])?;
+/// axpby(&session, (&x).into(), &y, Axpby { alpha: 2.0, beta: -1.0 })?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`]; [`Error::Value`] when x and y share
 /// bytes.
@@ -60,6 +71,15 @@ pub fn axpby(session: &Session, x: Operand, y: &Array, scalars: Axpby) -> Result
 /// x = alpha x, in place.
 ///
 /// Cost: reads and writes x.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::scale;
+///
+/// scale(&session, &x, 0.5)?.run()?;
+/// assert_eq!(x.to_vec::<f32>()?, [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::OverBudget`]; what keeps x from being written.

@@ -47,6 +47,17 @@ impl Default for Gemm {
 
 /// C = alpha A B + beta C.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::{Gemm, gemm};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let options = Gemm { alpha: 10.0, ..Gemm::default() };
+/// let y = gemm(&session, x.t().into(), x.clone().into(), options)?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [350.0, 440.0, 440.0, 560.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for a `beta` without an `out` in place, or
 /// an `out` that shares bytes with an operand; [`Error::OverBudget`]; what keeps the output from
@@ -425,6 +436,16 @@ pub(super) const INLINE_FLOPS: u64 = 1 << 31;
 pub(super) const INLINE_BYTES: u64 = 64 << 20;
 
 /// C = alpha A B into the caller's memory, row after row: the way for results that fit.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::gemm_into;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let y = gemm_into(&session, x.t().into(), x.clone().into(), 1.0, Buf::anonymous(16)?)?.run()?;
+/// assert_eq!(bytemuck::cast_slice::<u8, f32>(&y), [35.0, 44.0, 44.0, 56.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`].

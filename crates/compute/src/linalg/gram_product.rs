@@ -20,6 +20,16 @@ use crate::pass::Lanes;
 
 /// Y = A^T (A X).
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::gram_product;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]], x = [[1, 2], [3, 4], [5, 6]]
+/// let y = gram_product(&session, &a, x.into(), Output::Scratch)?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [11.0, 14.0, 27.0, 36.0, 22.0, 28.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`csrmm`].
 pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> Result<Job<Array>> {

@@ -19,6 +19,16 @@ use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 
 /// Y = X R.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::project;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]], a = [[1, 0, 2], [0, 3, 0]]
+/// let y = project(&session, Rows::from(&x), &a, Output::Scratch)?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 6.0, 2.0, 3.0, 12.0, 6.0, 5.0, 18.0, 10.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for an X in CSC or an R that is not in
 /// memory in CSR; [`Error::OverBudget`]; what keeps the output from being made.

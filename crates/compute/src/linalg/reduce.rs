@@ -30,6 +30,16 @@ pub enum Reduction {
 
 /// Reduces all elements to one number, in f64. NaN propagates. Cost: reads x.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::{Reduction, reduce};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// assert_eq!(reduce(&session, (&x).into(), Reduction::Sum)?.run()?, 21.0);
+/// assert_eq!(reduce(&session, (&x).into(), Reduction::Max)?.run()?, 6.0);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::OverBudget`](outcore_core::Error::OverBudget).
 pub fn reduce(session: &Session, x: Operand, reduction: Reduction) -> Result<Job<f64>> {
@@ -79,6 +89,16 @@ impl<T: Real> Fold<T> for Reduction {
 /// The norm of each row, in f64. Cost: reads x; holds 8 bytes a row besides the budget (they are
 /// the result).
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::row_norms;
+/// use outcore_kernels::Norm;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// assert_eq!(row_norms(&session, x.into(), Norm::L1)?.run()?, [3.0, 7.0, 11.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::OverBudget`](outcore_core::Error::OverBudget).
 pub fn row_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
@@ -89,6 +109,16 @@ pub fn row_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec<f6
 }
 
 /// The norm of each column, in f64. Cost: reads x.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::column_norms;
+/// use outcore_kernels::Norm;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// assert_eq!(column_norms(&session, x.into(), Norm::Max)?.run()?, [5.0, 6.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::OverBudget`](outcore_core::Error::OverBudget).
@@ -174,6 +204,16 @@ impl<T: Real> Fold<T> for ColumnNorms {
 }
 
 /// Count, mean, variance, least and greatest element of each column, in f64. Cost: reads x.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::column_statistics;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let statistics = column_statistics(&session, x.into())?.run()?;
+/// assert_eq!((statistics.mean, statistics.max), (vec![3.0, 4.0], vec![5.0, 6.0]));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::OverBudget`](outcore_core::Error::OverBudget).

@@ -35,6 +35,17 @@ pub struct Scaling {
 ///
 /// Cost: reads A, writes as much. Values are computed in f64 and rounded once.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::{Scaling, scaled};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let scaling = Scaling { rows: Some(vec![2.0, 0.0]), ..Scaling::default() };
+/// let b = scaled(&session, &a, scaling, None)?.run()?;
+/// assert_eq!(bytemuck::cast_slice::<u8, f32>(&b.read()?.run()?.values), [2.0, 4.0, 0.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`] for factors that are not as many as rows or columns; [`Error::OverBudget`];
 /// what keeps the output from being made.

@@ -22,6 +22,17 @@ use crate::pass::{Fold, Map, fold, map};
 /// Cost: reads A; 24 bytes a row, eight times that where the lines of A are columns and memory
 /// allows.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::sparse_row_norms;
+/// use outcore_kernels::Norm;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// assert_eq!(sparse_row_norms(&session, &a, Norm::L1)?.run()?, [3.0, 3.0]);
+/// assert_eq!(sparse_row_norms(&session, &a.t(), Norm::L1)?.run()?, [1.0, 3.0, 2.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::OverBudget`](outcore_core::Error::OverBudget).
 pub fn sparse_row_norms(session: &Session, a: &Sparse, norm: Norm) -> Result<Job<Vec<f64>>> {
@@ -46,6 +57,16 @@ pub struct SparseStatistics {
 
 /// Count, mean, variance, least and greatest element of each column, in f64, and its entries. Cost:
 /// reads A; 40 bytes a column, eight times that where the lines of A are rows and memory allows.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::sparse_column_statistics;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let statistics = sparse_column_statistics(&session, &a)?.run()?;
+/// assert_eq!((statistics.columns.mean, statistics.nonzeros), (vec![0.5, 1.5, 1.0], vec![1, 1, 1]));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::OverBudget`](outcore_core::Error::OverBudget).

@@ -49,6 +49,16 @@ impl Default for Syrk {
 ///
 /// Shapes: A is n x k, C is n x n. Cost: n(n + 1)k flops; bytes near the bound above, and C.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::{Syrk, syrk};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let y = syrk(&session, x.t().into(), Syrk { full: true, ..Syrk::default() })?.run()?;
+/// assert_eq!(y.to_vec::<f32>()?, [35.0, 44.0, 44.0, 56.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// As [`gemm`](super::gemm()); [`Error::Shape`] when `out` is not square.
 pub fn syrk(session: &Session, a: Operand, options: Syrk) -> Result<Job<Array>> {

@@ -14,6 +14,16 @@ pub struct Centred<O> {
 impl<O: Operator> Centred<O> {
     /// `mean` has an element for each column of A.
     ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_compute::operator::{Centred, Matrix, Operator};
+    ///
+    /// // a = [[1, 0, 2], [0, 3, 0]]
+    /// let centred = Centred::new(Matrix::new(&session, &a)?, vec![0.5, 1.5, 1.0])?;
+    /// assert_eq!(centred.shape(), [2, 3]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Shape`] for another number of elements.
     pub fn new(operator: O, mean: Vec<f64>) -> Result<Centred<O>> {

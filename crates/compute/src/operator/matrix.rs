@@ -21,6 +21,17 @@ pub struct Matrix {
 impl Matrix {
     /// Rows of a dense matrix, or the lines of a sparse one, whichever side they are on.
     ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_compute::operator::{Gram, Matrix, Operator};
+    ///
+    /// // a = [[1, 0, 2], [0, 3, 0]]
+    /// let matrix = Matrix::new(&session, &a)?;
+    /// assert_eq!(matrix.shape(), [2, 3]);
+    /// assert_eq!(Gram(matrix).shape(), [3, 3]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::DType`] for elements that operations do not take.
     pub fn new(session: &Session, rows: impl Into<Rows>) -> Result<Matrix> {

@@ -65,6 +65,33 @@ pub(crate) fn cuts_rows(session: &Session, rows: &Rows, held_bytes: u64, state_b
 ///
 /// Determinism: the bits depend on the data and the budget.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::pass::{Fold, fold};
+/// use outcore_core::Result;
+/// use outcore_kernels::MatRef;
+///
+/// struct Positive;
+///
+/// impl Fold<f32> for Positive {
+///     type Element = u64;
+///     fn elements(&self) -> usize {
+///         1
+///     }
+///     fn dense(&self, count: &mut [u64], _first: u64, rows: MatRef<'_, f32>) -> Result<()> {
+///         let columns = 0..rows.ncols();
+///         count[0] += columns.map(|j| rows.col(j).iter().filter(|x| **x > 0.0).count() as u64).sum::<u64>();
+///         Ok(())
+///     }
+///     fn merge(&self, into: &mut [u64], other: &[u64]) {
+///         into[0] += other[0];
+///     }
+/// }
+///
+/// assert_eq!(fold(&session, "positive", &Rows::from(&x), Positive)?.run()?, [6]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::OverBudget`].
 pub fn fold<T: Real, F: Fold<T>>(

@@ -122,6 +122,15 @@ impl DType {
 
     /// The type that NumPy calls so, or writes so to files; `None` for any other, and for another
     /// byte order than that of the machine.
+    ///
+    /// ```
+    /// use outcore_core::{DType, RealType};
+    ///
+    /// assert_eq!(DType::parse("float32"), Some(DType::F32));
+    /// assert_eq!(DType::parse("<f4"), Some(DType::F32));
+    /// assert_eq!(DType::F32.real(), Some(RealType::F32));
+    /// assert_eq!((DType::F32.name(), DType::F32.descr(), DType::F32.bytes()), ("float32", "<f4", 4));
+    /// ```
     #[must_use]
     pub fn parse(text: &str) -> Option<DType> {
         let native = native(text)?;

@@ -31,6 +31,18 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// A new `.npy` file: its description and its header of [`HEAD_BYTES`].
 ///
+/// ```
+/// use outcore_core::format::{DType, Order, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_array};
+///
+/// let (dense, mut file) = npy("x.npy", DType::F32, &[1, 2], Order::Row)?;
+/// assert!(is_npy(&file));
+/// assert_eq!(npy_head_bytes("x.npy", &file[..12])?, file.len());
+/// assert_eq!(parse_npy("x.npy", &file, dense.file_bytes())?, dense);
+/// file.extend([0; 8]);
+/// assert_eq!(parse_npy_array("x.npy", &file)?.shape, [1, 2]);
+/// # Ok::<(), outcore_core::FormatError>(())
+/// ```
+///
 /// # Errors
 /// [`FormatError::Unsupported`] for a shape that is no vector or matrix, or too large for any file.
 pub fn npy(
@@ -80,6 +92,17 @@ fn header(dtype: DType, fortran: &str, shape: &str) -> Vec<u8> {
 }
 
 /// Where in a `.npy` file the numbers of a vector are.
+///
+/// ```
+/// use outcore_core::format::{DType, Vector, parse_npy_vector};
+///
+/// let vector = Vector::new(DType::I64, 6);
+/// assert_eq!(vector.file_bytes(), 4096 + 48);
+/// assert_eq!(parse_npy_vector("x.npy", &vector.header(), vector.file_bytes())?, vector);
+/// assert_eq!(vector.shift(), 0);
+/// println!("{}", String::from_utf8_lossy(&vector.header_by_rows(2)));
+/// # Ok::<(), outcore_core::FormatError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vector {
     /// The type of the numbers.

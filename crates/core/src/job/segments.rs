@@ -15,6 +15,22 @@ const SEGMENT_TASKS: usize = 1 << 11;
 pub(super) type Take<'a> = &'a mut dyn FnMut(Plan) -> Result<()>;
 
 /// A plan that is being made.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_core::Job;
+/// use outcore_engine::{Plan, Task};
+///
+/// let job = Job::in_segments(&session, Plan::new("count"), |segments| {
+///     for _ in 0..3 {
+///         segments.group()?;
+///         segments.plan().task(Task::new("one").flops(1));
+///     }
+///     segments.may_end()
+/// }, ())?;
+/// assert_eq!((job.explain()[0].tasks, job.explain()[0].flops), (3, 3));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct Segments<'a> {
     plan: Plan,
     take: Take<'a>,

@@ -74,6 +74,34 @@ impl Traces {
 
 /// Runs plans and jobs, most of them one after another, and adds up their traces to that of the
 /// job.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// # use outcore_core::Job;
+/// use outcore_engine::{Plan, Task};
+///
+/// let plan = || {
+///     let mut plan = Plan::new("part");
+///     plan.task(Task::new("think").flops(10));
+///     plan
+/// };
+/// let session_of_parts = session.clone();
+/// let job = Job::driven(&session, vec![plan()], move |stage, plans| {
+///     let held = stage.reserve("sums", 4096)?;
+///     for first in plans {
+///         let begun = stage.begin(first)?;
+///         let beside = stage.beside().run(plan(), 0.0)?;
+///         let flops = stage.end(begun, 0.5)?.trace.flops + beside.trace.flops;
+///         assert_eq!((flops, stage.fraction()), (20, 0.5));
+///     }
+///     stage.reach(0.75);
+///     assert!(!stage.is_cancelled() && stage.check().is_ok());
+///     drop(held);
+///     stage.complete(Job::new(&session_of_parts, vec![plan()], |_| Ok("done"))?)
+/// })?;
+/// assert_eq!(job.run()?, "done");
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct Stage {
     session: Session,
     watch: Arc<Watch>,
@@ -225,6 +253,16 @@ impl Stage {
 impl Session {
     /// Runs a plan that is part of no job, until `stop`, which is asked some times a second, says
     /// so.
+    ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let mut plan = Plan::new("small");
+    /// plan.task(Task::new("think").flops(10));
+    /// assert_eq!(session.run_until(plan, &|| false)?.trace.flops, 10);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the run; [`Error::Cancelled`].

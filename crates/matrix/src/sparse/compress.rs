@@ -27,6 +27,20 @@ const PAYS: f64 = 0.8;
 /// bytes, or cannot hold A: because a line is too long to be read at once, or has two entries of
 /// one minor index.
 ///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_matrix::sparse::compress;
+///
+/// // 100 rows of 1000 ones each
+/// let offsets: Vec<i64> = (0..=100).map(|row| 1000 * row).collect();
+/// let indices: Vec<i32> = (0..100_000).map(|entry| entry % 1000).collect();
+/// let (offsets, indices) = ((DType::I64, shared(&offsets)), (DType::I32, shared(&indices)));
+/// let a = Sparse::in_memory(&session, Compressed::Rows, [100, 1000], offsets, indices, None)?;
+/// let tiled = compress(&session, &a, None)?.run()?.expect("two bytes an entry instead of four");
+/// assert!(tiled.is_tiled() && tiled.nbytes() < a.nbytes());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::OverBudget`]; what keeps the output from being made.
 pub fn compress(

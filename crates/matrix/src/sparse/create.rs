@@ -76,6 +76,28 @@ impl SparseShape {
 }
 
 /// A matrix whose files are there but not yet written.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_engine::{Plan, Task};
+/// use outcore_matrix::sparse::{NewSparse, SparseShape};
+///
+/// // As many entries as `a` has, and where they are, but all of them one.
+/// let shape = SparseShape { has_values: false, index: SparseShape::index_for(3), ..SparseShape::of(&a) };
+/// let mut plan = Plan::new("copy");
+/// let new = NewSparse::make(&session, Some(folder.path().join("b")), shape, &mut plan)?;
+/// assert_eq!((new.shape().entries, new.nbytes()), (3, 3 * 8 + 3 * 4));
+/// let (offsets, indices) = (new.offsets(&mut plan, 0..3), new.indices(&mut plan, 0..3));
+/// assert!(new.values(&mut plan, 0..3).is_none());
+/// plan.task(Task::new("all").write(offsets).write(indices).run(|cx| {
+///     cx.blocks[0].slice_mut::<i64>().copy_from_slice(&[0, 2, 3]);
+///     cx.blocks[1].slice_mut::<i32>().copy_from_slice(&[0, 2, 1]);
+///     Ok(())
+/// }));
+/// session.run_until(plan, &|| false)?;
+/// assert_eq!(new.finish(&|| false)?.nonzeros(), 3);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct NewSparse {
     session: Session,
     shape: SparseShape,

@@ -42,6 +42,13 @@ use outcore_core::{DType, FormatError};
 use serde::{Deserialize, Serialize};
 
 /// What the lines of a sparse matrix are.
+///
+/// ```
+/// use outcore_matrix::Compressed;
+///
+/// assert_eq!((Compressed::Rows.name(), Compressed::Rows.turned()), ("csr", Compressed::Columns));
+/// assert_eq!(Compressed::Columns.lines_first([2, 3]), [3, 2]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Compressed {
     /// Rows (CSR).
@@ -82,6 +89,16 @@ impl Compressed {
 }
 
 /// What `matrix.json` says.
+///
+/// ```
+/// use outcore_matrix::sparse::format::parse_description;
+///
+/// let json = r#"{"format": "csr", "shape": [2, 3], "nonzeros": 3}"#;
+/// let description = parse_description("a/matrix.json", json.as_bytes())?;
+/// assert_eq!((description.shape, description.nonzeros), ([2, 3], Some(3)));
+/// assert_eq!(parse_description("a/matrix.json", description.text().as_bytes())?, description);
+/// # Ok::<(), outcore_core::FormatError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {

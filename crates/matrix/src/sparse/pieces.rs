@@ -261,6 +261,34 @@ pub fn each_piece<'a>(
 }
 
 /// A piece, and what its blocks are.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_engine::{Plan, Task};
+/// use outcore_kernels::Lines;
+/// use outcore_matrix::sparse::{each_piece, whole_lines};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let pieces = a.pieces(1 << 20, |_| 0);
+/// assert_eq!((pieces.len(), pieces[0].lines(), pieces[0].entries()), (1, 0..2, 3));
+/// assert!(!a.has_cut_lines() && whole_lines(&pieces).len() == 1);
+/// assert_eq!((a.sampled(1, 1), a.whole()), (pieces.clone(), pieces[0].clone()));
+/// let blocks = a.blocks(&pieces[0]);
+/// assert_eq!((blocks.count(), blocks.index_element()), (3, Some(DType::I32)));
+/// let mut plan = Plan::new("look");
+/// let regions = a.regions(&mut plan, &pieces[0]);
+/// let task = regions.into_iter().fold(Task::new("piece"), |task, region| task.read(region));
+/// plan.task(task.held(a.bytes_of(&pieces[0]) as usize).run(move |cx| {
+///     for (piece, blocks) in each_piece(std::slice::from_ref(&blocks), cx.blocks) {
+///         let offsets = piece.offsets(blocks)?;
+///         let csr = piece.csr::<i32, f32>(&offsets, blocks)?;
+///         assert_eq!(csr.entries(), 3);
+///     }
+///     Ok(())
+/// }));
+/// session.run_until(plan, &|| false)?;
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct PieceBlocks {
     parts: Arc<Parts>,

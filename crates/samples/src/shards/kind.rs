@@ -19,6 +19,16 @@ const PACKED_HEAD: u64 = 256 << 10;
 impl Form {
     /// What the first bytes of a file, decompressed where they are compressed, say for certain.
     ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use outcore_samples::Form;
+    ///
+    /// let path = folder.path().join("notes.txt");
+    /// std::fs::write(&path, "no shard").unwrap();
+    /// assert_eq!(Form::of_file(&path)?, None);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of opening and reading it.
     pub fn of_file(path: &Path) -> Result<Option<Form>> {
