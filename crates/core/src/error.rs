@@ -15,10 +15,13 @@ use crate::format::FormatError;
 ///
 /// let shape = Error::shape("x has 3 columns, y has 4");
 /// assert_eq!(shape.to_string(), "x has 3 columns, y has 4");
+/// assert_eq!(Error::value("k is 0").to_string(), "k is 0");
 /// let corrupt = FormatError::Corrupt { object: "x.npy".into(), offset: 6, reason: "no version".into() };
 /// assert!(Error::from(corrupt).is_damage() && !shape.is_damage());
 /// let full = Error::of_io("x.npy", io::ErrorKind::OutOfMemory.into());
 /// println!("{full}");
+/// let device = Error::of_io("x.npy", io::Error::from_raw_os_error(5));
+/// assert!(matches!(device.again(), Error::Device { .. }));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

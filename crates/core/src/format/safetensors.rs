@@ -5,6 +5,17 @@
 //! ```
 //!
 //! Source: the safetensors README, "Format".
+//!
+//! ```
+//! use outcore_core::DType;
+//! use outcore_core::format::safetensors::{dtype, header, name_of, parse};
+//!
+//! let head = header(&[("weight", DType::BF16, &[3, 4])])?;
+//! let tensors = parse(&head[8..], head.len() as u64)?;
+//! assert_eq!((tensors[0].name.as_str(), tensors[0].end - tensors[0].first), ("weight", 24));
+//! assert_eq!((dtype(&tensors[0].dtype), name_of(DType::BF16)), (Some(DType::BF16), Some("BF16")));
+//! # Ok::<(), String>(())
+//! ```
 
 use std::fmt;
 
