@@ -204,6 +204,23 @@ def inspect_table(table: tuple[str, ...], tensor: str | None, as_json: bool, **o
     say(_told(Table.open(list(table), tensor, cache=0, session=session_of(options))), as_json)
 
 
+@embed.command("profile")
+@click.argument("ids", type=click.Path(exists=True, dir_okay=False))
+@click.option("--row-bytes", type=click.IntRange(1), default=128, show_default=True, help="Of a stored row.")
+@click.option("--picture", type=click.Path(dir_okay=False), help="Where reuse and miss curves are drawn: .png or .svg.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
+def profile(ids: str, row_bytes: int, picture: str | None, as_json: bool) -> None:
+    """Say what a cache of any size would save for IDS, a .npy file of row numbers in the order of their look-ups."""
+    import numpy as np
+
+    from ._embedding_profile import draw, facts, profile_of
+
+    found = profile_of(np.load(ids, mmap_mode="r"), row_bytes)
+    print(json.dumps(facts(found)) if as_json else "\n".join(found.lines()))
+    if picture is not None:
+        draw(found, picture)
+
+
 def _told(table: Table) -> dict[str, Any]:
     rows, dim = table.shape
     return {

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from . import _html, _native
 from ._dtypes import computed
-from ._selection import Lists, is_list, numbers_of
+from ._selection import Lists, is_list, mesh_of, numbers_of
 from ._session import Session, Stored, absolute, default_session
 from ._settings import PathLike, full_path
 from ._units import check_room, show_bytes
-from .errors import ArgumentError, CorruptError, DTypeError, MissingError, ShapeError
+from .errors import ArgumentError, CorruptError, DTypeError, MissingError, NoMemoryError, ShapeError
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_matrix, csr_matrix
@@ -232,8 +232,6 @@ class Sparse(Stored[_native.SparseMatrix]):
         NoMemoryError
             When it is larger than the memory available.
         """
-        import scipy.sparse
-
         matrix = self._inner
         lines = self.shape[0 if self.format == "csr" else 1]
         if not force:
@@ -242,10 +240,7 @@ class Sparse(Stored[_native.SparseMatrix]):
         offsets = np.empty(lines + 1, np.int64)
         indices, values = np.empty(self.nnz, self.index_dtype), np.empty(self.nnz, self.dtype)
         self._session._run(matrix.read_into(offsets, indices, values), "reading", progress)
-        if indices.dtype == np.uint16:
-            indices = indices.astype(np.int32)
-        kind = scipy.sparse.csr_matrix if self.format == "csr" else scipy.sparse.csc_matrix
-        return kind((values, indices, offsets.astype(indices.dtype) if _fits(offsets, indices) else offsets), shape=self.shape)
+        return _scipy_matrix(self.format, self.shape, offsets, indices, values)
 
     # A checker is not told of it, so that it takes no matrix for what NumPy makes an array of.
     if not TYPE_CHECKING:
@@ -257,11 +252,16 @@ class Sparse(Stored[_native.SparseMatrix]):
                 ".scipy().toarray() for a dense array in memory"
             )
 
-    def __getitem__(self, key: Rows | tuple[Rows, Any]) -> ScipyMatrix:
+    def __getitem__(self, key: Rows | tuple[Rows, Any]) -> Any:
         """Some rows as a SciPy matrix, read now; of a matrix in CSC some columns, as in `a[:, 3:5]`.
 
-        Rows are picked by a number, a slice, a list of numbers or a mask. Columns of a matrix in CSR may be picked too, by
-        anything that SciPy takes, once the rows are in memory: whole rows are read for them.
+        Rows are picked by a number, a slice, a list of numbers or a mask; those of a list or mask come in one batch. Columns of a
+        matrix in CSR may be picked too, by anything that SciPy takes, once the rows are in memory: whole rows are read for them.
+        Two lists pick pairs of rows and columns, as in SciPy; `np.ix_(rows, cols)` all of their columns.
+
+        Returns
+        -------
+        SciPy matrix; for rows by a list or mask that do not fit the memory available, an unnamed `Sparse`, as from `take`.
 
         Raises
         ------
@@ -269,20 +269,31 @@ class Sparse(Stored[_native.SparseMatrix]):
             For other keys. NoMemoryError, for more than the memory available.
         """
         rows, cols = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
+        mesh = mesh_of((rows, cols))
         if self.format == "csc":
-            return self.T[cols, rows].T
+            turned: Any = np.ix_(mesh[1], mesh[0]) if mesh else (cols, rows)
+            found = self.T[turned]
+            return found.T if isinstance(found, Sparse) or is_scipy(found) else found
+        whole = isinstance(cols, slice) and cols == slice(None)
+        if mesh:
+            rows, cols = mesh
         if isinstance(rows, slice) and rows.step in (None, 1):
             found = self.slice(*rows.indices(self.shape[0])[:2]).scipy()
         elif isinstance(rows, slice) or is_list(rows):
             picked = range(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
-            found = self._gathered(numbers_of(picked, self.shape[0], 0))
+            numbers = numbers_of(picked, self.shape[0], 0)
+            found = self._picked(numbers, whole)
+            if is_list(rows) and is_list(cols) and not mesh:
+                return found[np.arange(len(numbers)), numbers_of(cols, self.shape[1], 1).astype(np.int64)]
         else:
             row = _whole(rows, self.shape[0])
             found = self.slice(row, row + 1).scipy()
-        return found if isinstance(cols, slice) and cols == slice(None) else found[:, cols]
+        return found if whole else found[:, cols]
 
-    def take(self, rows: Lists, out: PathLike | None = None, *, progress: bool | None = None) -> Sparse:
-        """Rows of a matrix in CSR by numbers or a mask as a new matrix.
+    def take(
+        self, rows: Lists, out: PathLike | None = None, *, memory: int | str | None = None, progress: bool | None = None
+    ) -> Sparse:
+        """Rows of a matrix in CSR by numbers or a mask as a new matrix, whatever they take together.
 
         Parameters
         ----------
@@ -290,34 +301,91 @@ class Sparse(Stored[_native.SparseMatrix]):
             In the order of the result; negative numbers count from the end, and one may come more than once.
         out : path, optional
             A folder, which replaces an existing matrix when it is complete. Default: an unnamed matrix in scratch.
+        memory, progress
+            As in `outcore.linalg`.
 
         Returns
         -------
-        Sparse
+        Sparse, in arrays also where this one is in tiles.
 
-        Raises
-        ------
-        NoMemoryError
-            For rows that do not fit the memory available: they are in memory before they are written.
+        Notes
+        -----
+        Where the rows begin is read first, 16 bytes a row, which are held within the budget. Rows are read in the order of the
+        result, neighbours together; in no order, those of up to a quarter of the budget come in one batch. Tiles are copied to
+        arrays first, in scratch.
         """
-        session = self._session
-        matrix = native_sparse(self._gathered(numbers_of(rows, self.shape[0], 0)), session, "rows")
+        self._check_rows_together()
+        session = self._session._with(memory)
         path = None if out is None else full_path(out)
-        job = _native.sparse_scaled(session._inner, matrix, path, None, None, None, False, False)
+        numbers = numbers_of(rows, self.shape[0], 0)
+        source = self._in_arrays(session, progress) if self.is_tiled else self
+        found = source._inner.pick_rows(numbers)
+        in_order = bool((numbers[1:] >= numbers[:-1]).all())
+        if in_order or source._bytes_of(found, len(numbers)) > session.memory // 4:
+            job = found.take(session._inner, path)
+        else:
+            offsets, indices, values = source._read_rows(found, len(numbers))
+            shape = (len(numbers), self.shape[1])
+            ones = None if not source._inner.has_values else values
+            matrix = _native.sparse_in_memory(session._inner, "csr", shape, offsets, indices, ones)
+            job = _native.sparse_scaled(session._inner, matrix, path, self.dtype.name, None, None, False, False)
         return Sparse._result(session, session._run(job, "taking rows", progress))
 
-    def _gathered(self, numbers: npt.NDArray[np.uint64]) -> ScipyMatrix:
-        """Rows by number: neighbours are read together, each once."""
-        import scipy.sparse
-
+    def _check_rows_together(self) -> None:
         if self.format == "csc":
             raise ArgumentError(f"{self!r} is in CSC; rows are picked from a matrix in CSR, which outcore.linalg.csrcsc makes")
+
+    def _in_arrays(self, session: Session, progress: bool | None) -> Sparse:
+        """A copy in scratch, of which rows are read one by one."""
+        job = _native.sparse_scaled(session._inner, self._inner, None, None, None, None, False, False)
+        return Sparse._result(session, session._run(job, "copying tiles", progress))
+
+    def _picked(self, numbers: npt.NDArray[np.uint64], whole: bool) -> Any:
+        """Rows by number as a SciPy matrix, or where they are `whole` and do not fit the memory available as one on SSD."""
+        self._check_rows_together()
+        if self.is_tiled:
+            if whole and self._exceeds(2 * self._row_bytes * len(numbers)):
+                return self.take(numbers)
+            return self._gathered(numbers)
+        found = self._inner.pick_rows(numbers)
+        size = self._bytes_of(found, len(numbers))
+        if whole and self._exceeds(size):
+            return Sparse._result(self._session, self._session._run(found.take(self._session._inner, None), "taking rows", None))
+        check_room(size, self, "take fewer rows")
+        return _scipy_matrix("csr", (len(numbers), self.shape[1]), *self._read_rows(found, len(numbers)))
+
+    def _bytes_of(self, rows: _native.SparseRows, count: int) -> int:
+        return 8 * (count + 1) + rows.nonzeros * (max(4, self.index_dtype.itemsize) + self.dtype.itemsize)
+
+    def _read_rows(self, rows: _native.SparseRows, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """Offsets, indices and values, in one batch."""
+        offsets = np.empty(count + 1, np.int64)
+        indices, values = np.empty(rows.nonzeros, self.index_dtype), np.empty(rows.nonzeros, self.dtype)
+        rows.read_into(offsets, indices, values)
+        return offsets, indices, values
+
+    def _exceeds(self, size: int) -> bool:
+        """Whether a number of bytes does not fit the memory available."""
+        try:
+            check_room(size, self, "take fewer rows")
+        except NoMemoryError:
+            return True
+        return False
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of an average row."""
+        return max(1, self.nbytes // max(1, self.shape[0]))
+
+    def _gathered(self, numbers: npt.NDArray[np.uint64]) -> ScipyMatrix:
+        """Rows in tiles by number: neighbours are read together, each once."""
+        import scipy.sparse
+
         ascending, places = np.unique(numbers.astype(np.int64), return_inverse=True)
         if not len(ascending):
             return self.slice(0, 0).scipy()
-        row_bytes = max(1, self.nbytes // max(1, self.shape[0]))
-        check_room(2 * row_bytes * len(numbers), self, "take fewer rows")
-        near, most = max(1, GAP_BYTES // row_bytes), max(1, SPAN_BYTES // row_bytes)
+        check_room(2 * self._row_bytes * len(numbers), self, "take fewer rows")
+        near, most = max(1, GAP_BYTES // self._row_bytes), max(1, SPAN_BYTES // self._row_bytes)
         # A span ends before a row that is far from the one before it, or far from the span's first.
         starts = [0]
         for at in np.flatnonzero(np.diff(ascending) > near) + 1:
@@ -462,6 +530,17 @@ def _whole(row: Any, count: int) -> int:
             f"rows of a sparse matrix are picked by a number within {count}, a slice, a list or a mask, not by {row!r}"
         ) from None
     return int(found)
+
+
+def _scipy_matrix(
+    form: str, shape: tuple[int, int], offsets: npt.NDArray[np.int64], indices: npt.NDArray[Any], values: npt.NDArray[Any]
+) -> ScipyMatrix:
+    import scipy.sparse
+
+    if indices.dtype == np.uint16:
+        indices = indices.astype(np.int32)
+    kind = scipy.sparse.csr_matrix if form == "csr" else scipy.sparse.csc_matrix
+    return kind((values, indices, offsets.astype(indices.dtype) if _fits(offsets, indices) else offsets), shape=shape)
 
 
 def _fits(offsets: npt.NDArray[np.int64], indices: npt.NDArray[Any]) -> bool:

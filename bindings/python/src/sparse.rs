@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use outcore::linalg::{self, Csrmm, Scaling, SparseStatistics};
 use outcore::pass::Rows;
 use outcore::{Compressed, Error, RealType, Sparse, SparseBufs};
@@ -61,6 +61,12 @@ impl SparseMatrix {
         Ok(self.get()?.is_tiled())
     }
 
+    /// Whether values are stored; else all entries are one.
+    #[getter]
+    fn has_values(&self) -> PyResult<bool> {
+        Ok(self.get()?.has_values())
+    }
+
     #[getter]
     fn nonzeros(&self) -> PyResult<u64> {
         Ok(self.get()?.nonzeros())
@@ -89,6 +95,14 @@ impl SparseMatrix {
             .map_err(to_python)
     }
 
+    /// Looks up rows of a matrix in CSR, in arrays, by their numbers.
+    fn pick_rows(&self, rows: PyReadonlyArray1<'_, u64>) -> PyResult<SparseRows> {
+        let (sparse, numbers) = (self.get()?.clone(), rows.as_slice()?.to_vec());
+        let session = sparse.session().clone();
+        let pick = move |stop: &dyn Fn() -> bool| sparse.pick_rows(&numbers, stop);
+        carry_out(rows.py(), &session, pick).map(|found| SparseRows(Owned::new(found)))
+    }
+
     /// Reads the whole matrix into three fresh arrays: offsets (int64), indices and values of its
     /// types.
     fn read_into(
@@ -105,6 +119,44 @@ impl SparseMatrix {
             values: destination(values)?,
         };
         Job::new(py.detach(|| sparse.read_into(into)), nothing)
+    }
+}
+
+/// Rows of a sparse matrix that have been looked up.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct SparseRows(Owned<outcore::SparseRows>);
+
+#[pymethods]
+impl SparseRows {
+    #[getter]
+    fn nonzeros(&self) -> PyResult<u64> {
+        Ok(self.0.get()?.nonzeros())
+    }
+
+    /// Reads them into three fresh arrays, as `SparseMatrix.read_into` does.
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        offsets: &Bound<'_, PyUntypedArray>,
+        indices: &Bound<'_, PyUntypedArray>,
+        values: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<()> {
+        let rows = self.0.get()?.clone();
+        let into = SparseBufs {
+            offsets: integers(offsets)?.1,
+            indices: integers(indices)?.1,
+            values: destination(values)?,
+        };
+        let session = rows.session().clone();
+        carry_out(py, &session, move |stop| {
+            rows.read_into(into, stop).map(drop)
+        })
+    }
+
+    /// A new matrix of them; `out` is a path or None.
+    fn take(&self, py: Python<'_>, session: &Session, out: Option<PathBuf>) -> PyResult<Job> {
+        let (rows, session) = (self.0.get()?, session.get()?);
+        Job::new(py.detach(|| rows.take(session, out)), made)
     }
 }
 

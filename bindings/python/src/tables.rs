@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use numpy::{PyArrayDescrMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use outcore::tables::reuse::{Miniatures, ReuseCounts, ReuseProfile, belady, static_top};
 use outcore::tables::{
     Bags, Failure, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, Serving, Table,
     TableSet, TableWriter,
@@ -392,6 +393,69 @@ impl Call {
             .collect::<outcore::Result<Vec<Out<'_>>>>()?;
         set.look_up_at(&self.features(), &mut outs, time, go_on)
     }
+}
+
+/// Misses of caches of some numbers of rows, under a policy: `"lru"`, `"s3-fifo"`, `"static"` (the rows that
+/// occur most) or `"belady"`; of the first two estimated from this share of the rows.
+#[pyfunction]
+pub(crate) fn cache_misses(
+    py: Python<'_>,
+    ids: PyReadonlyArray1<'_, u64>,
+    policy: &str,
+    rows: Vec<u64>,
+    rate: f64,
+) -> PyResult<Vec<f64>> {
+    let ids = ids.as_slice()?;
+    let all = ids.len() as f64;
+    let least = |hits: &dyn Fn(usize) -> u64| -> Vec<f64> {
+        let hits = rows
+            .iter()
+            .map(|&rows| hits(usize::try_from(rows).unwrap_or(usize::MAX)));
+        hits.map(|hits| all - hits as f64).collect()
+    };
+    match policy {
+        "static" => Ok(least(&|rows| static_top(ids, rows))),
+        "belady" => Ok(py.detach(|| least(&|rows| belady(ids, rows)))),
+        _ => {
+            let kind: PolicyKind = policy
+                .parse()
+                .map_err(|error: outcore::engine::cache::UnknownPolicy| wrong(error.to_string()))?;
+            if !(rate > 0.0 && rate <= 1.0) {
+                return Err(wrong(format!("a share of {rate}, not above 0 and up to 1")));
+            }
+            let curve = py.detach(|| match kind {
+                PolicyKind::Lru => {
+                    let mut profile = match rate < 1.0 {
+                        true => ReuseProfile::sampled(rate),
+                        false => ReuseProfile::exact(),
+                    };
+                    ids.iter().for_each(|&id| profile.add(id));
+                    profile.miss_curve()
+                }
+                PolicyKind::S3Fifo => {
+                    let mut caches = Miniatures::new(kind, rate, &rows);
+                    ids.iter().for_each(|&id| caches.add(id));
+                    caches.miss_curve()
+                }
+            });
+            Ok(rows.iter().map(|&rows| curve.misses(rows)).collect())
+        }
+    }
+}
+
+/// Look-ups by how often their row occurs, as shares: once, twice, 3 to 4 times, 5 to 8, and so on; and the
+/// number of different rows.
+#[pyfunction]
+pub(crate) fn reuse_shares(
+    py: Python<'_>,
+    ids: PyReadonlyArray1<'_, u64>,
+) -> PyResult<(Vec<f64>, u64)> {
+    let ids = ids.as_slice()?;
+    Ok(py.detach(|| {
+        let mut counts = ReuseCounts::default();
+        ids.iter().for_each(|&id| counts.add(id));
+        (counts.shares(), counts.distinct())
+    }))
 }
 
 /// Writes a packed table.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -300,6 +301,28 @@ def test_memory_is_reserved_when_a_table_is_opened(tmp_path: Path, weight: np.nd
     none = Table.open(tmp_path / "t.npy", cache=0, session=session)
     same(none[[1, 1, 2]], weight[[1, 1, 2]])
     assert none.statistics.cache_rows == 0
+
+
+def test_a_profile_says_what_a_cache_saves(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from outcore._embedding_profile import profile_of
+    from outcore.cli import cli
+
+    random = np.random.default_rng(1)
+    ids = random.zipf(1.3, 50_000) % 5000
+    found = profile_of(ids, 128)
+    assert (found.lookups, found.rows) == (50_000, len(np.unique(ids))) and abs(sum(found.shares) - 1) < 1e-9
+    for policy, misses in found.misses.items():
+        assert all(a >= b for a, b in itertools.pairwise(misses)), policy
+        assert misses[-1] <= found.rows / found.lookups + 1e-9
+    assert all(best <= other + 1e-9 for best, other in zip(found.misses["belady"], found.misses["lru"], strict=True))
+    np.save(tmp_path / "ids.npy", ids.reshape(-1, 10))
+    picture = tmp_path / "picture.png"
+    ran = CliRunner().invoke(
+        cli, ["embed", "profile", str(tmp_path / "ids.npy"), "--picture", str(picture)], catch_exceptions=False
+    )
+    assert ran.exit_code == 0 and "50,000 look-ups" in ran.output and picture.stat().st_size > 10_000
 
 
 def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_sp
 from sklearn.pipeline import make_pipeline
 
 import outcore as oc
-from outcore import _array, errors
+from outcore import _array, _sparse, errors
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
 
@@ -288,8 +288,10 @@ def sparse_pair(request: pytest.FixtureRequest, tmp_path: Path, rng: np.random.G
         [],
         np.arange(200) % 3 == 0,
         slice(150, 3, -7),
-        ([7, 9], [1, 0]),
         ([7, 9], slice(2, 5)),
+        (3, [5, 0]),
+        np.ix_([7, 9, 7], [1, 0]),
+        np.ix_(np.arange(200) % 3 == 0, np.arange(90) % 2 == 0),
         range(200),
     ],
     ids=str,
@@ -300,8 +302,42 @@ def test_rows_of_a_sparse_matrix(
     monkeypatch.setattr("outcore._sparse.GAP_BYTES", gap_bytes)
     monkeypatch.setattr("outcore._sparse.SPAN_BYTES", 2000)
     a, s = sparse_pair
-    expected = s[key] if not isinstance(key, tuple) or isinstance(key[1], slice) else s[key[0]][:, key[1]]
-    np.testing.assert_array_equal(a[key].toarray(), expected.toarray())
+    np.testing.assert_array_equal(a[key].toarray(), s[key].toarray())
+    if isinstance(key, tuple) and not np.isscalar(key[0]):
+        turned = (key[1], key[0]) if isinstance(key[1], slice) else np.ix_(key[1][0], key[0][:, 0])
+        np.testing.assert_array_equal(a.T[turned].toarray(), s.T[turned].toarray())
+
+
+def test_lists_of_rows_and_columns_pick_pairs(sparse_pair: tuple[oc.Sparse, Any]) -> None:
+    a, s = sparse_pair
+    rows, cols = np.arange(200).tolist(), (np.arange(200) % 90).tolist()
+    for key in ((rows, cols), ([3, 1], [4, 5]), ([3, -1], [-4, 5]), (np.arange(200) < 5, [8, 1, 1, 0, 2])):
+        np.testing.assert_array_equal(a[key], s[key])
+        np.testing.assert_array_equal(a.T[key[1], key[0]], s.T[key[1], key[0]])
+    with pytest.raises(IndexError):
+        a[[1, 2, 3], [4, 5]]
+    with pytest.raises(IndexError, match="axis 1"):
+        a[[1, 2], [90, 0]]
+
+
+def test_rows_of_a_sparse_matrix_beyond_memory_are_one(
+    sparse_pair: tuple[oc.Sparse, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, s = sparse_pair
+
+    def no_room(size: int, what: object, advice: str) -> None:
+        raise errors.NoMemoryError("too large", needed=size, available=0)
+
+    monkeypatch.setattr(_sparse, "check_room", no_room)
+    mask = np.arange(200) % 3 == 0
+    for key in (mask, [5, 150, 3], slice(None, None, 7)):
+        found = a[key]
+        assert isinstance(found, oc.Sparse)
+        np.testing.assert_array_equal(found.scipy(force=True).toarray(), s[key].toarray())
+    assert isinstance(a.T[:, mask], oc.Sparse)
+    np.testing.assert_array_equal(a.take(mask, out=tmp_path / "taken").scipy(force=True).toarray(), s[mask].toarray())
+    with pytest.raises(errors.NoMemoryError):
+        a[mask, 2:4]
 
 
 def test_what_sparse_matrices_do_not_have_says_what_to_use(sparse_pair: tuple[oc.Sparse, Any]) -> None:
@@ -336,6 +372,45 @@ def test_taken_rows_of_a_sparse_matrix(sparse_pair: tuple[oc.Sparse, Any], tmp_p
         a.take([200])
     with pytest.raises(errors.ArgumentError, match="csrcsc"):
         a.T.take([1])
+
+
+@pytest.mark.parametrize("form", ["float32", "float64", "ones", "uint16"])
+@pytest.mark.parametrize("memory", ["2MiB", "64MiB"])
+def test_many_rows_are_taken_within_a_small_budget(form: str, memory: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    """Short rows, empty ones, and one that is longer than a panel; in order, in no order, again and again."""
+    n, width = 30_000, 60_000
+    lengths = rng.integers(0, 12, n)
+    lengths[7], lengths[5000:6000] = width, 0
+    offsets = np.r_[0, np.cumsum(lengths)]
+    indices = np.concatenate([np.sort(rng.choice(width, count, replace=False)) for count in lengths])
+    values = np.ones(len(indices)) if form == "ones" else rng.standard_normal(len(indices))
+    s = sp.csr_matrix((values.astype("f8" if form in ("float64", "ones") else "f4"), indices, offsets), (n, width))
+    path = tmp_path / "s"
+    oc.from_scipy(path, s)
+    if form == "uint16":
+        np.save(path / "indices.npy", indices.astype(np.uint16))
+    if form == "ones":
+        (path / "data.npy").unlink()
+    a = oc.open(path)
+    for rows in (
+        np.flatnonzero(rng.random(n) < 0.6),
+        rng.permutation(n)[:20_000],
+        rng.integers(0, n, 20_000),
+        np.array([7, 3, 7]),
+        np.arange(5000, 6000),
+        np.empty(0, int),
+    ):
+        taken = a.take(rows, memory=memory)
+        assert taken.dtype == s.dtype
+        assert taken.index_dtype == a.index_dtype
+        assert (taken.scipy() != s[rows]).nnz == 0
+        assert (a[rows] != s[rows]).nnz == 0
+        np.testing.assert_array_equal(a[rows].indptr, s[rows].indptr)
+        part = a.slice(1000, 29_000)
+        inside = rows[(rows >= 1000) & (rows < 29_000)] - 1000
+        assert (part.take(inside, out=tmp_path / "taken", memory=memory).scipy() != s[inside + 1000]).nnz == 0
+    with pytest.raises(errors.OverBudgetError):
+        a.take(np.repeat(np.arange(n), 10), memory="2MiB")
 
 
 def test_scikit_learn_splits_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any], tmp_path: Path) -> None:

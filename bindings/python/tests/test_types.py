@@ -198,14 +198,35 @@ def test_a_quarter_of_the_bytes_is_read(tmp_path: Path, rng: np.random.Generator
 
 
 def test_what_is_not_computed_with_names_the_conversion(tmp_path: Path) -> None:
-    for name in ("int32", "int64", "complex64", "float8_e5m2"):
+    advice = {
+        "int32": "float64",
+        "uint32": "float64",
+        "int64": "float64",
+        "uint64": "float64",
+        "complex64": r"x\.real or x\.imag",
+        "float8_e5m2": "float32",
+    }
+    for name in advice:
         a = oc.from_numpy(tmp_path / "x.npy", np.ones((30, 5)).astype(dtype_of(name)))
         for function in (PCA(2).fit, KMeans(2).fit, linalg.row_norms, lambda a: a @ a.T, lambda a: linalg.scale(a, 2.0)):
-            with pytest.raises(errors.DTypeError, match=name):
+            with pytest.raises(errors.DTypeError, match=rf"{name}.*{advice[name]}"):
                 function(a)
         with np.errstate(all="ignore"), pytest.warns() if name == "complex64" else _nothing():
             converted = oc.convert(a, tmp_path / "y.npy", dtype="float32")
         assert PCA(2).fit(converted).mean_.tolist() == [1] * 5
+
+
+def test_what_is_scaled_in_place_is_converted_first(tmp_path: Path) -> None:
+    a = oc.from_numpy(tmp_path / "x.npy", np.ones((30, 5), np.uint8))
+    with pytest.raises(errors.DTypeError, match=r"uint8, where .*outcore\.convert\(x, path, dtype='float32'\)"):
+        linalg.scale(a, 2.0)
+
+
+def test_a_file_without_the_name_of_its_type_says_how_it_is_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 2), np.uint16).view("V2"))
+    with pytest.raises(errors.UnsupportedError, match=r"outcore\.open\(path, dtype=, shape=, offset=\)"):
+        oc.open(tmp_path / "x.npy")
+    assert oc.open(tmp_path / "x.npy", dtype="bfloat16", shape=(3, 2), offset=128).shape == (3, 2)
 
 
 def _nothing() -> Any:

@@ -167,9 +167,10 @@ impl Array {
     pub fn real(&self) -> Result<RealType> {
         self.dtype.real().ok_or_else(|| Error::DType {
             what: format!(
-                "{} is {}, which is not computed with; outcore.convert(x, path, dtype='float32') makes a copy that is",
+                "{} is {}, which is not computed with; {}",
                 self.name(),
-                self.dtype
+                self.dtype,
+                self.dtype.conversion()
             ),
         })
     }

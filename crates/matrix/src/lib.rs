@@ -24,5 +24,5 @@ pub use layout::{Layout, Tile};
 pub use operand::Operand;
 pub use output::{Output, Target};
 pub use rows::Rows;
-pub use sparse::{Compressed, Sparse, SparseBufs};
+pub use sparse::{Compressed, Sparse, SparseBufs, SparseRows};
 pub use typed::Element;

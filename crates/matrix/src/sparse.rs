@@ -9,6 +9,7 @@ mod compress;
 mod create;
 pub mod format;
 mod pieces;
+mod take;
 mod tiles;
 
 use std::fmt;
@@ -36,6 +37,7 @@ pub use compress::compress_within;
 pub use create::{NewSparse, SparseShape};
 use pieces::Cut;
 pub use pieces::{Piece, PieceBlocks, each_piece, whole_lines};
+pub use take::SparseRows;
 use tiles::Tiled;
 
 /// Whether what goes on is to end early; asked some times a second.

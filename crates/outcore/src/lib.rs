@@ -41,8 +41,8 @@ pub use outcore_exchange::{export, import};
 pub use outcore_kernels as kernels;
 pub use outcore_kernels::{Blas, ColumnStatistics, Norm};
 pub use outcore_matrix::{
-    Array, Compressed, Element, Operand, Output, Rows, Sparse, SparseBufs, Target, Tile, convert,
-    sparse,
+    Array, Compressed, Element, Operand, Output, Rows, Sparse, SparseBufs, SparseRows, Target,
+    Tile, convert, sparse,
 };
 pub use outcore_samples as samples;
 pub use outcore_store as store;

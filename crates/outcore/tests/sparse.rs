@@ -10,7 +10,7 @@ use outcore::pass::Rows;
 use outcore::sparse::compress;
 use outcore::{
     Array, Buf, Compressed, DType, Error, Norm, Operand, Order, Output, RealType, Session,
-    Settings, Shared, Sparse,
+    Settings, Shared, Sparse, SparseBufs,
 };
 use proptest::prelude::*;
 
@@ -1077,4 +1077,73 @@ fn operands_that_do_not_fit_together_are_refused() {
         ),
         Error::Value { .. }
     ));
+}
+
+/// In order, in no order, again and again, none; a row that is longer than a panel is among them.
+#[test]
+fn rows_taken_are_those_of_the_matrix() {
+    for seed in 0..4 {
+        let (place, made) = (place(1 << 20), made(3000, 900, 12, seed));
+        let mut next = random(seed);
+        let mixed: Vec<u64> = (0..2000).map(|_| next() % 3000).collect();
+        let mut sorted = mixed.clone();
+        sorted.sort_unstable();
+        for a in [place.store(&made), made.in_memory(&place.session)] {
+            for rows in [&mixed[..], &sorted, &[3, 7, 3], &[]] {
+                let expected = made.picked(rows);
+                let picked = a.pick_rows(rows, &|| false).unwrap();
+                assert_eq!(picked.nonzeros() as usize, expected.1.len(), "seed {seed}");
+                for out in [None, Some(place.path("taken"))] {
+                    let taken = picked.take(&place.session, out).unwrap().run().unwrap();
+                    assert_eq!(taken.shape(), [rows.len() as u64, 900]);
+                    let found = taken.read().unwrap().run().unwrap();
+                    assert_eq!(
+                        numbers_of(&found),
+                        expected,
+                        "seed {seed}, in place or in scratch"
+                    );
+                }
+                let buf = |bytes: usize| Buf::anonymous(bytes.max(1)).unwrap().split_to(bytes);
+                let into = SparseBufs {
+                    offsets: buf(8 * expected.0.len()),
+                    indices: buf(4 * expected.1.len()),
+                    values: buf(4 * expected.1.len()),
+                };
+                let found = picked.read_into(into, &|| false).unwrap();
+                assert_eq!(numbers_of(&found), expected, "seed {seed}, to memory");
+            }
+            assert!(matches!(
+                a.pick_rows(&[3000], &|| false),
+                Err(Error::Shape { .. })
+            ));
+            assert!(matches!(
+                a.t().pick_rows(&[1], &|| false),
+                Err(Error::Value { .. })
+            ));
+        }
+    }
+}
+
+type Numbers = (Vec<i64>, Vec<i32>, Vec<f32>);
+
+fn numbers_of(found: &SparseBufs) -> Numbers {
+    (
+        bytemuck::pod_collect_to_vec(&found.offsets),
+        bytemuck::pod_collect_to_vec(&found.indices),
+        bytemuck::pod_collect_to_vec(&found.values),
+    )
+}
+
+impl Made {
+    fn picked(&self, rows: &[u64]) -> Numbers {
+        let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+        for &row in rows {
+            let entries =
+                self.offsets[row as usize] as usize..self.offsets[row as usize + 1] as usize;
+            indices.extend_from_slice(&self.indices[entries.clone()]);
+            values.extend_from_slice(&self.values[entries]);
+            offsets.push(indices.len() as i64);
+        }
+        (offsets, indices, values)
+    }
 }

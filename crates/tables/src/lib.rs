@@ -48,6 +48,7 @@ mod pool;
 pub mod reuse;
 mod row_cache;
 mod set;
+mod shares;
 mod table;
 mod window;
 mod writer;

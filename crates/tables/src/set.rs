@@ -35,6 +35,7 @@ use crate::look_up::{Bagged, Bags, Feature};
 use crate::pending::{Pending, Pool};
 use crate::pool::{self, Out};
 use crate::row_cache::{NO_SLOT, RowCache, SharedCache};
+use crate::shares::Shares;
 use crate::table::{Table, Unit};
 use crate::window::{Piece, Source, Used, Window};
 
@@ -56,7 +57,8 @@ const OPTIONS: GatherOptions = GatherOptions {
 /// How tables are served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Serving {
-    /// Bytes for rows in memory, with their tables; `None` for an eighth of the session's budget.
+    /// Bytes for rows in memory, with their tables; `None` for an eighth of the session's budget. Several
+    /// tables divide them by what it saves, again and again.
     pub cache_bytes: Option<u64>,
     /// Which rows stay.
     pub policy: PolicyKind,
@@ -89,6 +91,7 @@ pub(crate) struct Inner {
     /// With the part of the budget for what is being read.
     session: Session,
     pub(crate) served: Vec<Served>,
+    shares: Shares,
     in_flight: InFlight,
     readers: Readers,
     threads: usize,
@@ -224,6 +227,7 @@ impl TableSet {
             .collect();
         let inner = Inner {
             session: part,
+            shares: Shares::new(&served, cache_bytes, serving.policy),
             served,
             in_flight: InFlight::default(),
             readers: Readers {
@@ -237,7 +241,6 @@ impl TableSet {
             _reading: reading,
             _cache: held,
         };
-        inner.divide(cache_bytes, serving.policy);
         Ok(TableSet {
             inner: Arc::new(inner),
             pool: Some(Arc::default()),
@@ -356,6 +359,9 @@ impl TableSet {
             slots: Vec::new(),
         };
         call.run(go_on)?;
+        self.inner
+            .shares
+            .note(&self.inner.served, features, &bagged);
         if let Some(time) = time {
             self.inner.passed(features, time);
         }
@@ -505,26 +511,6 @@ impl Inner {
             return Err(Error::value(format!("table {} of {tables}", feature.table)));
         };
         Bagged::of(feature, served.table.name(), served.table.rows())
-    }
-
-    /// Memory for the rows of each table: by the bytes that all of its rows would take.
-    fn divide(&self, cache_bytes: u64, policy: PolicyKind) {
-        let cost = |served: &Served| {
-            RowCache::row_cost(served.table.row_bytes(), policy).saturating_mul(served.table.rows())
-        };
-        let all: u128 = self
-            .served
-            .iter()
-            .map(|served| u128::from(cost(served)))
-            .sum();
-        for served in &self.served {
-            let share = u128::from(cache_bytes) * u128::from(cost(served)) / all.max(1);
-            let mut cache = served.cache.changed();
-            cache.set_bytes(
-                share.min(u128::from(cache_bytes)) as u64,
-                served.table.rows(),
-            );
-        }
     }
 
     fn is_full(&self, window: &Window) -> bool {

@@ -747,3 +747,60 @@ fn memory_is_reserved_when_tables_are_served_and_given_back() {
     }
     assert_eq!(session.memory_free(), free);
 }
+
+#[test]
+fn memory_goes_to_the_table_where_it_saves_most() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let dim = 16;
+    let tables: Vec<Table> = ["useless", "useful"]
+        .map(|name| {
+            let path = folder.path().join(format!("{name}.npy"));
+            write_npy(&path, 60_000, dim);
+            open(&session, &path)
+        })
+        .into();
+    let serving = Serving {
+        cache_bytes: Some(4 << 20),
+        ..Serving::default()
+    };
+    let set = TableSet::new(&session, tables, serving).unwrap();
+    let slots = |table| set.statistics(table).cache_rows;
+    assert_eq!(slots(0), slots(1));
+    let mut random = Random(8);
+    // Ids of one table never come again soon, those of the other are among 20,000.
+    let mut next = 0;
+    for _ in 0..600 {
+        let once: Vec<i64> = (0..1000)
+            .map(|_| {
+                next = (next + 1) % 60_000;
+                next
+            })
+            .collect();
+        let often: Vec<i64> = (0..1000).map(|_| random.below(20_000) as i64).collect();
+        let mut results = [vec![0f32; 1000 * dim], vec![0f32; 1000 * dim]];
+        let [one, other] = &mut results;
+        let outs = &mut [
+            Out::of_f32(one, 1000, dim).unwrap(),
+            Out::of_f32(other, 1000, dim).unwrap(),
+        ];
+        let feature = |table, ids| Feature {
+            table,
+            ids: Ids::I64(ids),
+            bags: Bags::Each,
+            mode: Pooling::Sum,
+            weights: None,
+            padding: None,
+        };
+        set.look_up(&[feature(0, &once), feature(1, &often)], outs, &mut || true)
+            .unwrap();
+        assert_eq!(results[1][..dim], row(often[0] as u64, dim));
+        assert_eq!(results[0][999 * dim..], row(once[999] as u64, dim));
+    }
+    assert!(slots(1) > 3 * slots(0), "{} of {}", slots(1), slots(0));
+    let before = set.statistics(1);
+    assert!(
+        before.hits as f64 > 0.6 * before.looked_up as f64,
+        "{before:?}"
+    );
+}

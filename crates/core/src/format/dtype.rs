@@ -115,6 +115,26 @@ impl DType {
         }
     }
 
+    /// How numbers of this type become such that operations take, as errors say it.
+    ///
+    /// ```
+    /// use outcore_core::DType;
+    ///
+    /// assert!(DType::I64.conversion().contains("float64"));
+    /// ```
+    #[must_use]
+    pub fn conversion(self) -> String {
+        let to = match self {
+            DType::C64 | DType::C128 => {
+                return "take x.real or x.imag of parts in memory".to_owned();
+            }
+            // All that a float32 does not hold exactly.
+            DType::I32 | DType::U32 | DType::I64 | DType::U64 => "float64",
+            _ => "float32",
+        };
+        format!("outcore.convert(x, path, dtype='{to}') makes a copy that is")
+    }
+
     /// Whether files name it as void of some bytes, and elsewhere by its own name.
     pub(super) fn is_void(self) -> bool {
         self.descr().starts_with("|V")
@@ -172,7 +192,10 @@ impl TryFrom<DType> for RealType {
         match dtype {
             DType::F32 => Ok(RealType::F32),
             DType::F64 => Ok(RealType::F64),
-            _ => Err(format!("dtype {dtype}, where float32 or float64 is needed")),
+            _ => Err(format!(
+                "dtype {dtype}, where float32 or float64 is needed; {}",
+                dtype.conversion()
+            )),
         }
     }
 }

@@ -387,7 +387,7 @@ impl Descr {
                 .filter(|dtype| dtype.is_void() && bytes.parse() == Ok(dtype.bytes()))
                 .ok_or_else(|| {
                     format!(
-                        "void (dtype '{descr}'), as NumPy saves bfloat16 and float8, without the name of its type; open_raw takes one"
+                        "void (dtype '{descr}'), as NumPy saves bfloat16 and float8, without the name of its type; outcore.open(path, dtype=, shape=, offset=) takes one"
                     )
                 }),
             ("O" | "O8", _) => Err("Python objects, where numbers are needed".into()),

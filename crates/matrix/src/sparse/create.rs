@@ -176,6 +176,12 @@ impl NewSparse {
         )
     }
 
+    /// Offsets (0), indices (1) or values (2): the extent, and where the first of them is.
+    pub(super) fn column(&self, plan: &mut Plan, which: usize) -> (ExtentRef, u64) {
+        let (vector, file) = &self.files[which];
+        (plan.extent(file.extent()), vector.data_offset)
+    }
+
     /// Offsets, int64, of which the number of lines and one more are.
     pub fn offsets(&self, plan: &mut Plan, range: Range<u64>) -> Region {
         self.region(plan, 0, range)

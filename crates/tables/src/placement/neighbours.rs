@@ -102,6 +102,6 @@ mod tests {
         let others = neighbours.of_each(&[1], 5, 10, 1, |_, other| other != 2);
         assert_eq!(others, [[0]]);
         let none = neighbours.of_each(&[1], 0, 10, 1, |_, _| true);
-        assert_eq!(none, [Vec::new()]);
+        assert_eq!(none, [Vec::<u32>::new()]);
     }
 }
