@@ -255,7 +255,7 @@ mod tests {
             let mut query: Vec<u64> = (0..6)
                 .map(|_| random(&mut state) % 8 * groups + group)
                 .collect();
-            if random(&mut state) % 20 == 0 {
+            if random(&mut state).is_multiple_of(20) {
                 query.push(random(&mut state) % rows);
             }
             query
