@@ -20,11 +20,11 @@ const COUNTED_CALLS: u64 = 4;
 /// Row numbers that are counted between two divisions, and that count half after as many.
 const PERIOD_LOOKUPS: u64 = 1 << 18;
 /// Memory of the curves, as a part of that of the caches.
-const CURVES_PART: u64 = 32;
+const CURVES_PART: u64 = 16;
 /// What a sampled key takes in all of the miniature caches.
 const KEY_BYTES: u64 = 400;
 /// Fewer sampled keys tell too little, more cost more than they tell.
-const KEYS: std::ops::RangeInclusive<u64> = 128..=8192;
+const KEYS: std::ops::RangeInclusive<u64> = 512..=8192;
 /// Every table keeps this part of what it would have by its size.
 const LEAST_PART: u64 = 16;
 /// Misses that a new division has to save, as a part of all.
