@@ -16,9 +16,9 @@ use crate::row_cache::RowCache;
 use crate::set::Served;
 
 /// One call of so many is counted.
-const COUNTED_CALLS: u64 = 4;
+const COUNTED_CALLS: u64 = 2;
 /// Row numbers that are counted between two divisions, and that count half after as many.
-const PERIOD_LOOKUPS: u64 = 1 << 18;
+const PERIOD_LOOKUPS: u64 = 1 << 17;
 /// Memory of the curves, as a part of that of the caches.
 const CURVES_PART: u64 = 16;
 /// What a sampled key takes in all of the miniature caches.
