@@ -35,7 +35,8 @@ fn narrow<const EXPONENT: u32, const MANTISSA: u32>(x: f32, most: u32, nan: u32)
         .wrapping_sub((127 - bias) << 23)
         .wrapping_add(half))
         >> dropped;
-    // Below the least normal number: the last bit of a sum with this power of two is the step there.
+    // Below the least normal number: the last bit of a sum with this power of two is the step
+    // there.
     let power = (127 + 1 - bias + dropped) << 23;
     let subnormal = (f32::from_bits(magnitude) + f32::from_bits(power))
         .to_bits()

@@ -6,9 +6,9 @@
 //! F32                    | f32 x dim |
 //! F16, BF16              | 16 bits x dim |
 //! F8E4M3, F8E5M2         | 8 bits x dim |
-//! I8(First),  I4(First)  | f16 scale | f16 bias | codes |     FBGEMM's table-batched operators
-//! I8(Last),   I4(Last)   | codes | f16 scale | f16 bias |     FBGEMM's CPU operators
-//! I8(LastF32)            | codes | f32 scale | f32 bias |     FBGEMM's and PyTorch's fused 8-bit rows
+//! I8(First),  I4(First)  | f16 scale | f16 bias | codes |   table-batched operators of FBGEMM
+//! I8(Last),   I4(Last)   | codes | f16 scale | f16 bias |   CPU operators of FBGEMM
+//! I8(LastF32)            | codes | f32 scale | f32 bias |   fused 8-bit rows of FBGEMM and PyTorch
 //!
 //! codes: a byte an element; of four bits, two elements a byte, the lower half first
 //! ```
@@ -16,9 +16,10 @@
 //! A code q stands for `fma(q, scale, bias)`. Every other encoding is a subset of f32.
 //!
 //! A sum is `((0 + x1) + x2) + ...`, rounded to f32 each time, in the order of the rows; with
-//! weights each step is `fma(w, x, sum)`, or `sum + w * x` rounded twice ([`Weights`]). These are the bits of `torch.nn.EmbeddingBag` on the CPU,
-//! of a table of f32 that holds the decoded rows. A maximum is replaced by what is greater, so a NaN
-//! that comes first stays and a later one is passed over, as there.
+//! weights each step is `fma(w, x, sum)`, or `sum + w * x` rounded twice ([`Weights`]). A maximum
+//! is replaced by what is greater, so a NaN that comes first stays and a later one is passed over.
+//! These are the bits of `torch.nn.EmbeddingBag` on the CPU, of a table of f32 that holds the
+//! decoded rows.
 //!
 //! ```
 //! use outcore_kernels::embedding::{Pooling, RowEncoding, ScaleBias, Weights};
@@ -35,15 +36,16 @@
 //! // Two bags: rows 0, 1 and 1, and row 1.
 //! let starts = [0, bytes, bytes, bytes];
 //! let mut pooled = [0.0; 8];
-//! encoding.pool_bags(Pooling::Sum, |number| &slots[starts[number]..][..bytes], &[3, 4], Weights::Equal, &mut pooled);
+//! let row = |number: usize| &slots[starts[number]..][..bytes];
+//! encoding.pool_bags(Pooling::Sum, row, &[3, 4], Weights::Equal, &mut pooled);
 //! assert_eq!(pooled, [-2.0, 1.0, 4.0, 763.0, -1.0, 0.0, 1.0, 254.0]);
 //! # Ok::<(), outcore_kernels::embedding::UnknownEncoding>(())
 //! ```
 //!
-//! Instruction sets: AVX-512, AVX2 with FMA and F16C, and a plain form for every other processor; all
-//! have the same bits, but for the sign and payload of a NaN.
+//! Instruction sets: AVX-512, AVX2 with FMA and F16C, and a plain form for every other processor;
+//! all have the same bits, but for the sign and payload of a NaN.
 //!
-//! Sources: FBGEMM (`QuantUtils.cc`, `QuantUtilsAvx2.cc`, `EmbeddingSpMDM.cc`), PyTorch
+//! Sources: FBGEMM (`QuantUtils.cc`, `EmbeddingSpMDM.cc`), PyTorch
 //! (`EmbeddingBag.cpp`, `Float8_e4m3fn.h`, `Float8_e5m2.h`).
 
 mod floats;
@@ -96,8 +98,9 @@ pub enum ScaleBias {
 /// A name that no encoding has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown encoding of rows {0:?}: there are float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8 and int4, \
-     the last two with _scale_first (if nothing is said), _scale_last or, int8 only, _scale_last_f32"
+    "unknown encoding of rows {0:?}: there are float32, float16, bfloat16, float8_e4m3fn, \
+     float8_e5m2, int8 and int4, the last two with _scale_first (if nothing is said), _scale_last \
+     or, int8 only, _scale_last_f32"
 )]
 pub struct UnknownEncoding(String);
 
@@ -159,16 +162,16 @@ impl RowEncoding {
         self == RowEncoding::F32
     }
 
-    /// Encodes a row of `dim` numbers in [`row_bytes`](Self::row_bytes) bytes. Floats are rounded to
-    /// the nearest, ties to even. Codes are FBGEMM's, byte for byte:
+    /// Encodes a row of `dim` numbers in [`row_bytes`](Self::row_bytes) bytes. Floats are rounded
+    /// to the nearest, ties to even. Codes are FBGEMM's, byte for byte:
     /// `FloatOrHalfToFused8BitRowwiseQuantizedSBFloat` for [`ScaleBias::LastF32`],
     /// `FloatOrHalfToFusedNBitRowwiseQuantizedSBHalf` for the others.
     ///
-    /// Non-finite numbers have no code. A NaN gets code 0, and scale and bias are those of the other
-    /// elements, unless it comes first: then scale and bias are NaN, and so is all of the row when
-    /// decoded. With an infinity, or a range beyond that of the scale's type, all codes are 0, and scale
-    /// or bias is infinite or NaN: the row is decoded to NaN. So does FBGEMM where it has no vector
-    /// instructions; where it has, a NaN hides others too.
+    /// Non-finite numbers have no code. A NaN gets code 0, and scale and bias are those of the
+    /// other elements, unless it comes first: then scale and bias are NaN, and so is all of the row
+    /// when decoded. With an infinity, or a range beyond that of the scale's type, all codes are 0,
+    /// and scale or bias is infinite or NaN: the row is decoded to NaN. So in FBGEMM's reference
+    /// forms, which its packages run; in its forms for AVX2 a NaN also hides elements before it.
     ///
     /// Cost: a fraction of a nanosecond a number; no scratch.
     ///

@@ -1,10 +1,10 @@
-//! Rows on AVX2 and AVX-512: numbers are decoded in registers, and results stay there for all rows of a
-//! call.
+//! Rows on AVX2 and AVX-512: numbers are decoded in registers, and results stay there for all rows
+//! of a call.
 //!
 //! One form for both, over vectors of [`Lanes`]. The columns are walked in tiles of up to eight
-//! vectors, each over all rows. A number of columns that is no multiple of a vector ends with a vector that
-//! overlaps the one before it: it starts from what was there before, so both find the same
-//! results. What is shorter than a vector goes to shorter vectors, then to the plain form.
+//! vectors, each over all rows. A number of columns that is no multiple of a vector ends with a
+//! vector that overlaps the one before it: it starts from what was there before, so both find the
+//! same results. What is shorter than a vector goes to shorter vectors, then to the plain form.
 #![allow(unsafe_code)]
 
 mod vectors;
@@ -36,7 +36,8 @@ impl Avx2 {
             return plain::run(group, out);
         }
         let bytes = group.row_bytes(out.len());
-        // SAFETY: the CPU has the instructions; the results fill a vector, of rows of so many bytes.
+        // SAFETY: the CPU has the instructions; the results fill a vector, of rows of so many
+        // bytes.
         unsafe { avx2(group, bytes, out) };
     }
 }
@@ -62,7 +63,8 @@ impl Avx512 {
             return self.0.run(group, out);
         }
         let bytes = group.row_bytes(out.len());
-        // SAFETY: the CPU has the instructions; the results fill a vector, of rows of so many bytes.
+        // SAFETY: the CPU has the instructions; the results fill a vector, of rows of so many
+        // bytes.
         unsafe { avx512(group, bytes, out) };
     }
 }
@@ -178,8 +180,8 @@ unsafe fn decode<L: Lanes, const OPERATION: u8>(group: &Group<'_>, bytes: usize,
 }
 
 /// # Safety
-/// The CPU has the instructions of `L`, `out` fills a vector, and `bytes` are those of a row with as
-/// many elements.
+/// The CPU has the instructions of `L`, `out` fills a vector, and `bytes` are those of a row with
+/// as many elements.
 #[inline(always)]
 unsafe fn walk<L: Lanes, N: Numbers, const OPERATION: u8>(
     numbers: N,

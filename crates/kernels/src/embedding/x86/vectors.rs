@@ -33,7 +33,8 @@ pub(super) trait Lanes: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Eight(__m256);
 
-// SAFETY of the blocks: the CPU has the instructions, and the bytes that a number needs are there (the caller's).
+// SAFETY of the blocks: the CPU has the instructions, and the bytes that a number needs are there
+// (the caller's).
 impl Lanes for Eight {
     const COUNT: usize = 8;
 
