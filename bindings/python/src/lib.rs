@@ -73,8 +73,8 @@ mod _native {
     use crate::session::{Session, memory_allowed};
     #[pymodule_export]
     use crate::sparse::{
-        SparseMatrix, csrcsc, csrmm, gram_product, open_sparse, project, sparse_column_statistics,
-        sparse_in_memory, sparse_row_norms, sparse_scaled, sparse_tiled,
+        SparseMatrix, SparseRows, csrcsc, csrmm, gram_product, open_sparse, project,
+        sparse_column_statistics, sparse_in_memory, sparse_row_norms, sparse_scaled, sparse_tiled,
     };
     #[pymodule_export]
     use crate::store::{
