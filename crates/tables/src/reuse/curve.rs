@@ -22,13 +22,18 @@ impl MissCurve {
         let mut sorted: Vec<(u64, f64)> =
             points.into_iter().filter(|&(rows, _)| rows > 0).collect();
         sorted.sort_by_key(|&(rows, _)| rows);
-        let mut points = vec![(0, lookups.max(0.0))];
+        let lookups = if lookups.is_finite() {
+            lookups.max(0.0)
+        } else {
+            0.0
+        };
+        let mut points = vec![(0, lookups)];
         for (rows, misses) in sorted {
             let (last_rows, least) = points[points.len() - 1];
             if rows == last_rows {
                 points.pop();
             }
-            points.push((rows, least.min(misses.max(0.0))));
+            points.push((rows, least.min(misses).max(0.0)));
         }
         MissCurve { points }
     }

@@ -175,7 +175,7 @@ fn miniature_caches_show_the_curve_of_their_policy() {
                 1.0 - hits as f64 / 400_000.0,
             );
             println!("seed {seed}, {kind}, {rows} rows: {estimate:.4}, exactly {exact:.4}");
-            assert!((estimate - exact).abs() < 0.02);
+            assert!((estimate - exact).abs() < 0.025);
         }
     }
 }
