@@ -246,7 +246,7 @@ impl OwnFeature {
             weights: self
                 .weights
                 .as_ref()
-                .map(|bytes| outcore::tables::numbers(bytes)),
+                .map(|bytes| bytemuck::cast_slice(bytes)),
             padding: self.padding,
         }
     }
@@ -274,10 +274,7 @@ impl Numbers {
     }
 
     fn ids(&self) -> Ids<'_> {
-        match self.dtype {
-            DType::I32 => Ids::I32(outcore::tables::numbers(&self.bytes)),
-            _ => Ids::I64(outcore::tables::numbers(&self.bytes)),
-        }
+        Ids::of(self.dtype, &self.bytes).expect("an aligned array of such numbers")
     }
 }
 

@@ -4,14 +4,23 @@
 //! without them says so, and those that asked read the unit themselves.
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use hashbrown::HashMap;
 use outcore_core::Error;
 use outcore_device::Locked;
 
-/// Number of a table in its set, and what is unique in the table.
-pub(crate) type UnitKey = (u32, u64);
+use crate::readers::CHECK_EVERY;
+
+/// What is read at once, among all that a set reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct UnitKey {
+    /// Number of the table in its set.
+    pub(crate) table: u32,
+    /// Which of the tables that were served under this number.
+    pub(crate) served: u32,
+    /// Unique in the table.
+    pub(crate) unit: u64,
+}
 
 /// What came of a unit: its bytes, why they cannot be had, or that its reader has given up.
 pub(crate) type Delivery = Option<Result<Arc<[u8]>, Arc<Error>>>;
@@ -49,7 +58,7 @@ impl Inbox {
         while arrived.len() < count {
             let (again, late) = self
                 .changed
-                .wait_timeout(arrived, Duration::from_millis(50))
+                .wait_timeout(arrived, CHECK_EVERY)
                 .expect("a holder of the lock panicked");
             arrived = again;
             if late.timed_out() && !go_on() {
@@ -71,13 +80,13 @@ impl InFlight {
     /// numbers of the others, which come to the inbox.
     pub(crate) fn claim(
         &self,
-        keys: &[UnitKey],
+        keys: impl Iterator<Item = UnitKey>,
         inbox: &Arc<Inbox>,
         theirs: &mut Vec<u32>,
     ) -> Claims<'_> {
         let mut in_flight = self.0.locked();
-        let mut mine = Vec::with_capacity(keys.len());
-        for (number, &key) in (0..).zip(keys) {
+        let mut mine = Vec::new();
+        for (number, key) in (0..).zip(keys) {
             match in_flight.get_mut(&key) {
                 Some(wishes) => {
                     wishes.push(Wish {
@@ -125,20 +134,28 @@ impl Drop for Claims<'_> {
 mod tests {
     use super::*;
 
+    fn keys(units: [u64; 2]) -> impl Iterator<Item = UnitKey> {
+        units.into_iter().map(|unit| UnitKey {
+            table: 0,
+            served: 0,
+            unit,
+        })
+    }
+
     #[test]
     fn a_unit_is_read_by_the_first_that_asks() {
         let in_flight = InFlight::default();
         let (one, two) = (Arc::<Inbox>::default(), Arc::<Inbox>::default());
-        let (mut theirs, keys) = (Vec::new(), [(0, 1), (0, 2)]);
-        let mut first = in_flight.claim(&keys, &one, &mut theirs);
+        let mut theirs = Vec::new();
+        let mut first = in_flight.claim(keys([1, 2]), &one, &mut theirs);
         assert!(theirs.is_empty());
-        let second = in_flight.claim(&[(1, 1), (0, 2)], &two, &mut theirs);
+        let second = in_flight.claim(keys([3, 2]), &two, &mut theirs);
         assert_eq!(theirs, [1]);
-        first.deliver(|key| Some(Ok(Arc::from([key.1 as u8]))));
+        first.deliver(|key| Some(Ok(Arc::from([key.unit as u8]))));
         let found = two.wait(1, &mut || true).unwrap();
         assert!(matches!(&found[..], [(1, Some(Ok(bytes)))] if **bytes == [2]));
         theirs.clear();
-        let third = in_flight.claim(&[(0, 2), (1, 1)], &one, &mut theirs);
+        let third = in_flight.claim(keys([2, 3]), &one, &mut theirs);
         assert_eq!(theirs, [1]);
         drop(second);
         assert!(matches!(

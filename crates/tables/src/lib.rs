@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache_split;
+mod call;
 mod error;
 mod in_flight;
 mod look_up;
@@ -45,28 +46,23 @@ mod packed;
 mod pending;
 pub mod placement;
 mod pool;
+mod readers;
+mod reading;
 pub mod reuse;
 mod row_cache;
+mod served;
 mod set;
 mod shares;
 mod table;
 mod window;
 mod writer;
 
+pub use call::Failure;
 pub use look_up::{Bags, Feature, Ids};
 pub use outcore_engine::cache::PolicyKind;
 pub use outcore_kernels::embedding::{Pooling, RowEncoding, ScaleBias};
 pub use pending::Pending;
 pub use pool::Out;
-pub use set::{Failure, Serving, Statistics, TableSet};
+pub use set::{Serving, Statistics, TableSet};
 pub use table::{Opening, Table};
 pub use writer::{TableWriter, write_packed};
-
-/// Bytes as the numbers that they are.
-///
-/// # Panics
-/// Where the bytes are not aligned for such numbers, or no whole number of them.
-#[must_use]
-pub fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> &[T] {
-    bytemuck::cast_slice(bytes)
-}

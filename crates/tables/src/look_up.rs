@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use outcore_core::{Error, Result};
+use outcore_core::{DType, Error, Result};
 use outcore_kernels::embedding::{Pooling, Weights};
 
 /// Row numbers of either width.
@@ -18,7 +18,23 @@ pub enum Ids<'a> {
     I64(&'a [i64]),
 }
 
-impl Ids<'_> {
+impl<'a> Ids<'a> {
+    /// Numbers of one of the two types, in memory that is aligned for them.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for another type, [`Error::Shape`] for bytes that are no whole aligned numbers.
+    pub fn of(dtype: DType, bytes: &'a [u8]) -> Result<Ids<'a>> {
+        let ids = match dtype {
+            DType::I32 => bytemuck::try_cast_slice(bytes).map(Ids::I32),
+            DType::I64 => bytemuck::try_cast_slice(bytes).map(Ids::I64),
+            _ => {
+                let what = format!("ids are of int32 or int64, not of {dtype}");
+                return Err(Error::DType { what });
+            }
+        };
+        ids.map_err(|error| Error::shape(format!("{} bytes of ids: {error}", bytes.len())))
+    }
+
     /// How many.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -164,7 +180,7 @@ fn starts(bags: Bags<'_>, ids: usize, name: &str) -> Result<Vec<usize>> {
     match bags {
         Bags::Each => Ok((0..=ids).collect()),
         Bags::Fixed(length) => match length {
-            0 => Ok(vec![0]),
+            0 => wrong("bags of 0 ids do not say how many there are; lengths do".into()),
             _ if ids.is_multiple_of(length) => Ok((0..=ids).step_by(length).collect()),
             _ => wrong(format!("{ids} ids do not make bags of {length}")),
         },
@@ -279,7 +295,7 @@ mod tests {
         let ids = [1, 2, 3, 4];
         assert_eq!(starts_of(&ids, Bags::Each).unwrap(), [0, 1, 2, 3, 4]);
         assert_eq!(starts_of(&ids, Bags::Fixed(2)).unwrap(), [0, 2, 4]);
-        assert_eq!(starts_of(&[], Bags::Fixed(0)).unwrap(), [0]);
+        assert_eq!(starts_of(&[], Bags::Fixed(2)).unwrap(), [0]);
         let offsets = Ids::I32(&[0, 0, 3]);
         assert_eq!(
             starts_of(&ids, Bags::Offsets(offsets)).unwrap(),
@@ -305,7 +321,8 @@ mod tests {
     #[test]
     fn what_makes_no_bags_is_refused_with_the_reason() {
         let ids = [1, 2, 3, 4];
-        let cases: [(Bags<'_>, &str); 9] = [
+        let cases: [(Bags<'_>, &str); 10] = [
+            (Bags::Fixed(0), "lengths do"),
             (Bags::Fixed(3), "4 ids do not make bags of 3"),
             (
                 Bags::Offsets(Ids::I64(&[0, 3, 2])),

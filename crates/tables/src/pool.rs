@@ -12,6 +12,8 @@ pub struct Out<'a> {
     bytes: &'a mut [u8],
     dtype: DType,
     pitch_bytes: usize,
+    rows: usize,
+    dim: usize,
 }
 
 impl<'a> Out<'a> {
@@ -45,6 +47,8 @@ impl<'a> Out<'a> {
                 bytes,
                 dtype,
                 pitch_bytes,
+                rows,
+                dim,
             }),
             false => Err(Error::shape(format!(
                 "{} bytes, a row every {pitch_bytes}, do not hold {rows} rows of {dim} x {dtype}",
@@ -67,14 +71,28 @@ impl<'a> Out<'a> {
         )
     }
 
-    fn row(&mut self, row: usize, dim: usize) -> &mut [u8] {
-        &mut self.bytes[row * self.pitch_bytes..][..dim * self.dtype.bytes() as usize]
+    /// Whether it is for the rows of a feature.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], naming the table.
+    pub(crate) fn check(&self, name: &str, rows: usize, dim: usize) -> Result<()> {
+        match (self.rows, self.dim) == (rows, dim) {
+            true => Ok(()),
+            false => Err(Error::shape(format!(
+                "{name}: a result of {} x {} for {rows} bags of {dim} elements",
+                self.rows, self.dim
+            ))),
+        }
+    }
+
+    fn row(&mut self, row: usize) -> &mut [u8] {
+        &mut self.bytes[row * self.pitch_bytes..][..self.dim * self.dtype.bytes() as usize]
     }
 
     /// Writes a row, rounded to the nearest number of its type.
     pub(crate) fn put(&mut self, row: usize, numbers: &[f32]) {
         let dtype = self.dtype;
-        let into = self.row(row, numbers.len());
+        let into = self.row(row);
         match dtype {
             DType::F16 => {
                 for (into, &x) in bytemuck::cast_slice_mut::<u8, u16>(into)
@@ -97,8 +115,8 @@ impl<'a> Out<'a> {
     }
 
     /// Rows of float32 without gaps between them, if it has such.
-    pub(crate) fn f32_rows(&mut self, rows: Range<usize>, dim: usize) -> Option<&mut [f32]> {
-        let is_dense = self.dtype == DType::F32 && self.pitch_bytes == 4 * dim;
+    pub(crate) fn f32_rows(&mut self, rows: Range<usize>) -> Option<&mut [f32]> {
+        let is_dense = self.dtype == DType::F32 && self.pitch_bytes == 4 * self.dim;
         is_dense.then(|| {
             let bytes = &mut self.bytes[rows.start * self.pitch_bytes..rows.end * self.pitch_bytes];
             bytemuck::cast_slice_mut(bytes)
@@ -106,8 +124,8 @@ impl<'a> Out<'a> {
     }
 
     /// Copies a row that is stored as the result is.
-    pub(crate) fn copy(&mut self, row: usize, stored: &[u8], dim: usize) {
-        self.row(row, dim).copy_from_slice(stored);
+    pub(crate) fn copy(&mut self, row: usize, stored: &[u8]) {
+        self.row(row).copy_from_slice(stored);
     }
 
     /// Whether rows of this encoding are copied as they are.

@@ -41,6 +41,8 @@ pub(crate) struct RowCache {
     policy: LookAhead<Box<dyn Policy>>,
     /// Changes when slots become vacant.
     epoch: u64,
+    /// Which of the tables that were served under this number has these rows.
+    served: u32,
 }
 
 /// A cache that many look up in, and some change.
@@ -71,7 +73,7 @@ impl SharedCache {
 
 impl RowCache {
     /// For rows of a table that has `rows` of them; without memory yet.
-    pub(crate) fn new(row_bytes: usize, rows: u64, kind: PolicyKind) -> RowCache {
+    pub(crate) fn new(row_bytes: usize, rows: u64, kind: PolicyKind, served: u32) -> RowCache {
         RowCache {
             row_bytes,
             kind,
@@ -87,6 +89,7 @@ impl RowCache {
             },
             policy: LookAhead::new(kind.policy(0)),
             epoch: 0,
+            served,
         }
     }
 
@@ -177,10 +180,15 @@ impl RowCache {
         &mut self.chunks[chunk][at..at + self.row_bytes]
     }
 
+    /// Whether it has rows of this table; a look-up that began before another one took its place finds none.
+    pub(crate) fn is_of(&self, served: u32) -> bool {
+        self.served == served
+    }
+
     /// The slot of each row, [`NO_SLOT`] for one that is not here.
-    pub(crate) fn find_all(&self, rows: &[u64], slots: &mut Vec<u32>) {
+    pub(crate) fn find_all(&self, served: u32, rows: &[u64], slots: &mut Vec<u32>) {
         slots.clear();
-        if self.rows.is_empty() {
+        if self.rows.is_empty() || !self.is_of(served) {
             return slots.resize(rows.len(), NO_SLOT);
         }
         for &row in &rows[..AHEAD.min(rows.len())] {
@@ -390,7 +398,7 @@ mod tests {
     }
 
     fn cache(rows: u64, kind: PolicyKind) -> RowCache {
-        let mut cache = RowCache::new(ROW, 1 << 40, kind);
+        let mut cache = RowCache::new(ROW, 1 << 40, kind, 0);
         cache.set_bytes(rows * RowCache::row_cost(ROW, kind), u64::MAX);
         cache
     }
@@ -418,7 +426,7 @@ mod tests {
             sizes in proptest::collection::vec(0u64..90, 1..5),
             kind in 0usize..2,
         ) {
-            let mut cache = RowCache::new(ROW, 1 << (20 + 20 * kind), PolicyKind::ALL[kind]);
+            let mut cache = RowCache::new(ROW, 1 << (20 + 20 * kind), PolicyKind::ALL[kind], 0);
             let cost = RowCache::row_cost(ROW, PolicyKind::ALL[kind]);
             let part = rows.len() / sizes.len() + 1;
             for (rows, size) in rows.chunks(part).zip(sizes) {
@@ -464,14 +472,14 @@ mod tests {
         (0..50).for_each(|row| cache.insert(3 * row, &bytes_of(3 * row)));
         let rows: Vec<u64> = (0..200).collect();
         let mut slots = Vec::new();
-        cache.find_all(&rows, &mut slots);
+        cache.find_all(0, &rows, &mut slots);
         assert!(
             rows.iter()
                 .zip(&slots)
                 .all(|(&row, &slot)| slot == cache.find(row))
         );
         assert_eq!(slots.iter().filter(|slot| **slot != NO_SLOT).count(), 50);
-        RowCache::new(ROW, 1000, PolicyKind::Lru).find_all(&rows, &mut slots);
+        RowCache::new(ROW, 1000, PolicyKind::Lru, 0).find_all(0, &rows, &mut slots);
         assert!(slots.iter().all(|slot| *slot == NO_SLOT));
     }
 }

@@ -6,16 +6,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outcore_device::Locked;
 use outcore_engine::cache::PolicyKind;
 
 use crate::cache_split::{CacheDemand, split_cache};
 use crate::look_up::{Bagged, Feature};
 use crate::reuse::RunningCurve;
 use crate::row_cache::RowCache;
-use crate::set::Served;
+use crate::served::Served;
 
-/// One call of so many is counted.
+/// One of this many calls is counted.
 const COUNTED_CALLS: u64 = 2;
 /// Row numbers that are counted between two divisions, and that count half after as many.
 const PERIOD_LOOKUPS: u64 = 1 << 17;
@@ -98,7 +97,10 @@ impl Shares {
         {
             return;
         }
-        let mut curves = curves.locked();
+        // Another call counts now; this one is left out rather than made to wait.
+        let Ok(mut curves) = curves.try_lock() else {
+            return;
+        };
         for (feature, bagged) in features.iter().zip(bagged) {
             let curve = &mut curves.of_table[feature.table];
             bagged.rows.iter().for_each(|&row| curve.add(row));

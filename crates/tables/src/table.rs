@@ -112,9 +112,10 @@ impl Table {
         let slot_of_row = match bytes {
             0 => None,
             _ => {
-                let held = session
-                    .engine()
-                    .reserve(&format!("the placement of {object}"), bytes)?;
+                let what = format!("the placement of {object}");
+                let held = session.engine().reserve(&what, bytes)?;
+                // Its bytes, and a flag for each slot, while they are checked.
+                let _stored = session.engine().reserve(&what, bytes + bytes / 4)?;
                 let mut stored = vec![0; bytes as usize];
                 reader.read(&[offset], stored.len(), &mut stored, || true)?;
                 let slots = packed::parse_placement(&object, offset, &stored, layout.header.rows)?;
@@ -267,6 +268,35 @@ impl Table {
                 };
                 (unit, at)
             }
+        }
+    }
+
+    /// Bytes of a row as it lies in a unit, with what belongs to it besides its elements.
+    pub(crate) fn record_bytes(&self) -> usize {
+        match &self.inner.storage {
+            Storage::InPlace(_) => self.row_bytes(),
+            Storage::Packed(packed) => packed.layout.record_bytes(),
+        }
+    }
+
+    /// Bytes of a unit.
+    pub(crate) fn unit_len(&self) -> usize {
+        match &self.inner.storage {
+            Storage::InPlace(_) => self.row_bytes(),
+            Storage::Packed(packed) => packed.layout.header.page_bytes,
+        }
+    }
+
+    /// The longest sector of the devices below.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        let block = |file: &Arc<StoredFile>| u64::from(file.extent().block());
+        match &self.inner.storage {
+            Storage::InPlace(shards) => shards
+                .iter()
+                .map(|shard| block(&shard.file))
+                .max()
+                .unwrap_or(1),
+            Storage::Packed(packed) => block(&packed.file),
         }
     }
 

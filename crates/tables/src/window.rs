@@ -8,7 +8,8 @@ use std::ops::Range;
 use hashbrown::HashMap;
 
 use crate::in_flight::UnitKey;
-use crate::table::{Table, Unit};
+use crate::served::Served;
+use crate::table::Unit;
 
 /// Where a row of a bag that waits is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,31 +56,35 @@ pub(crate) struct Window {
     pub(crate) kept: Vec<u8>,
     /// Slots that were used.
     pub(crate) used: Vec<Used>,
-    rows: HashMap<UnitKey, u32>,
+    rows: HashMap<(u32, u64), u32>,
     unit_numbers: HashMap<UnitKey, u32>,
 }
 
 impl Window {
-    /// A row that is not in memory; its number among those.
-    pub(crate) fn miss(&mut self, number: u32, table: &Table, row: u64) -> u32 {
+    /// A row of the table with this number that is not in memory; its number among those.
+    pub(crate) fn miss(&mut self, number: u32, served: &Served, row: u64) -> u32 {
         let next = self.missing.len() as u32;
         let known = *self.rows.entry((number, row)).or_insert(next);
         if known == next {
-            let (unit, at) = table.unit_of(row);
-            let key = (number, unit.key);
-            let next_unit = self.units.len() as u32;
-            let unit_number = match unit.key == row {
-                // A unit a row.
-                true if !table.is_packed() => next_unit,
-                _ => *self.unit_numbers.entry(key).or_insert(next_unit),
+            let (read, at) = served.table.unit_of(row);
+            let key = UnitKey {
+                table: number,
+                served: served.id,
+                unit: read.key,
             };
-            if unit_number == next_unit {
-                self.units.push((key, unit));
+            let next_unit = self.units.len() as u32;
+            let unit = match served.table.is_packed() {
+                true => *self.unit_numbers.entry(key).or_insert(next_unit),
+                // A unit a row.
+                false => next_unit,
+            };
+            if unit == next_unit {
+                self.units.push((key, read));
             }
             self.missing.push(Missing {
                 table: number,
                 row,
-                unit: unit_number,
+                unit,
                 at,
             });
         }

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use outcore_core::format::{npy, safetensors};
 use outcore_core::{DType, Error, Order, Session, Settings, WrapDevice};
 use outcore_device::{Device, Faults, Faulty};
 use outcore_tables::{
-    Bags, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, ScaleBias, Serving, Table,
-    TableSet, TableWriter, write_packed,
+    Bags, Failure, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, ScaleBias,
+    Serving, Table, TableSet, TableWriter, write_packed,
 };
 
 fn session(folder: &Path) -> Session {
@@ -63,6 +62,11 @@ fn write_safetensors(path: &Path, name: &str, rows: std::ops::Range<u64>, dim: u
             .for_each(|x| bytes.extend(x.to_le_bytes()));
     }
     std::fs::write(path, bytes).unwrap();
+}
+
+fn write_rows(session: &Session, path: &Path, rows: u64, dim: usize, encoding: RowEncoding) {
+    let numbers = (0..rows).map(|number| row(number, dim));
+    write_packed(session, path, rows, dim, encoding, numbers).unwrap();
 }
 
 fn open(session: &Session, path: &Path) -> Table {
@@ -150,6 +154,40 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }
 
+fn feature<'a>(
+    table: usize,
+    (ids, offsets): &'a (Vec<i64>, Vec<i64>),
+    mode: Pooling,
+) -> Feature<'a> {
+    Feature {
+        table,
+        ids: Ids::I64(ids),
+        bags: Bags::Offsets(Ids::I64(offsets)),
+        mode,
+        weights: None,
+        padding: None,
+    }
+}
+
+fn try_look_up(
+    set: &TableSet,
+    table: usize,
+    bags: &[Vec<i64>],
+    weights: Option<&[f32]>,
+    mode: Pooling,
+) -> (Vec<f32>, Vec<Failure>) {
+    let flat = flat(bags);
+    let dim = set.table(table).dim();
+    let mut found = vec![f32::NAN; bags.len() * dim];
+    let feature = Feature {
+        weights,
+        ..feature(table, &flat, mode)
+    };
+    let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
+    let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+    (found, failed)
+}
+
 fn look_up(
     set: &TableSet,
     table: usize,
@@ -157,19 +195,7 @@ fn look_up(
     weights: Option<&[f32]>,
     mode: Pooling,
 ) -> Vec<f32> {
-    let (ids, offsets) = flat(bags);
-    let dim = set.table(table).dim();
-    let mut found = vec![f32::NAN; bags.len() * dim];
-    let feature = Feature {
-        table,
-        ids: Ids::I64(&ids),
-        bags: Bags::Offsets(Ids::I64(&offsets)),
-        mode,
-        weights,
-        padding: None,
-    };
-    let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
-    let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+    let (found, failed) = try_look_up(set, table, bags, weights, mode);
     assert!(failed.is_empty(), "{failed:?}");
     found
 }
@@ -196,15 +222,7 @@ fn packed_tables_of_every_encoding_give_the_bits_of_the_model() {
             dim + 1
         };
         let path = folder.path().join("table");
-        write_packed(
-            &session,
-            &path,
-            700,
-            dim,
-            encoding,
-            (0..700).map(|number| row(number, dim)),
-        )
-        .unwrap();
+        write_rows(&session, &path, 700, dim, encoding);
         let set = TableSet::new(&session, vec![open(&session, &path)], Serving::default()).unwrap();
         let mut random = Random(dim as u64);
         for mode in [Pooling::Sum, Pooling::Mean, Pooling::Max] {
@@ -337,15 +355,7 @@ fn several_features_and_tables_in_one_call() {
         .map(|number| {
             let path = folder.path().join(format!("{number}"));
             let dim = 4 + number;
-            write_packed(
-                &session,
-                &path,
-                300,
-                dim,
-                RowEncoding::F32,
-                (0..300).map(|at| row(at, dim)),
-            )
-            .unwrap();
+            write_rows(&session, &path, 300, dim, RowEncoding::F32);
             open(&session, &path)
         })
         .collect();
@@ -365,14 +375,7 @@ fn several_features_and_tables_in_one_call() {
         sum += 4 + table;
     }
     for (number, (table, bags)) in asked.iter().enumerate() {
-        let feature = Feature {
-            table: *table,
-            ids: Ids::I64(&flats[number].0),
-            bags: Bags::Offsets(Ids::I64(&flats[number].1)),
-            mode: Pooling::Mean,
-            weights: None,
-            padding: None,
-        };
+        let feature = feature(*table, &flats[number], Pooling::Mean);
         let part = &mut concatenated[starts[number]..];
         let out = Out::new(
             bytemuck::cast_slice_mut(part),
@@ -396,14 +399,7 @@ fn several_features_and_tables_in_one_call() {
     let features: Vec<Feature<'_>> = asked
         .iter()
         .zip(&flats)
-        .map(|((table, _), (ids, offsets))| Feature {
-            table: *table,
-            ids: Ids::I64(ids),
-            bags: Bags::Offsets(Ids::I64(offsets)),
-            mode: Pooling::Mean,
-            weights: None,
-            padding: None,
-        })
+        .map(|((table, _), flat)| feature(*table, flat, Pooling::Mean))
         .collect();
     let mut results: Vec<Vec<f32>> = asked
         .iter()
@@ -434,21 +430,12 @@ fn several_features_and_tables_in_one_call() {
 }
 
 #[test]
-fn many_threads_read_each_page_once() {
+fn a_page_that_many_threads_need_is_read_by_few() {
     let folder = tempfile::tempdir().unwrap();
-    let reads = AtomicU64::new(0);
     let session = session(folder.path());
     let path = folder.path().join("table");
     let dim = 32;
-    write_packed(
-        &session,
-        &path,
-        60_000,
-        dim,
-        RowEncoding::F32,
-        (0..60_000).map(|at| row(at, dim)),
-    )
-    .unwrap();
+    write_rows(&session, &path, 60_000, dim, RowEncoding::F32);
     let serving = Serving {
         cache_bytes: Some(6 << 20),
         readers: 3,
@@ -469,12 +456,10 @@ fn many_threads_read_each_page_once() {
             scope.spawn(|| {
                 for _ in 0..3 {
                     assert_eq!(bits(&look_up(&set, 0, &bags, None, Pooling::Sum)), expected);
-                    reads.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    assert_eq!(reads.load(Ordering::Relaxed), 18);
     let of_six = set.statistics(0).units_read;
     assert!(
         of_six < 2 * of_one,
@@ -488,15 +473,7 @@ fn a_page_that_cannot_be_read_fails_the_bags_that_need_it() {
     let path = folder.path().join("table");
     let dim = 32;
     let good = session(folder.path());
-    write_packed(
-        &good,
-        &path,
-        5000,
-        dim,
-        RowEncoding::F32,
-        (0..5000).map(|at| row(at, dim)),
-    )
-    .unwrap();
+    write_rows(&good, &path, 5000, dim, RowEncoding::F32);
     // A flipped bit in page 7: rows 217 to 247.
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[4096 * 8 + 100] ^= 1;
@@ -512,19 +489,8 @@ fn a_page_that_cannot_be_read_fails_the_bags_that_need_it() {
         vec![248, 4999],
         vec![240; 3],
     ];
-    let (ids, offsets) = flat(&bags);
     for _ in 0..2 {
-        let mut found = vec![0f32; bags.len() * dim];
-        let feature = Feature {
-            table: 0,
-            ids: Ids::I64(&ids),
-            bags: Bags::Offsets(Ids::I64(&offsets)),
-            mode: Pooling::Sum,
-            weights: None,
-            padding: None,
-        };
-        let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
-        let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+        let (found, failed) = try_look_up(&set, 0, &bags, None, Pooling::Sum);
         let mut which: Vec<usize> = failed.iter().map(|failure| failure.bag).collect();
         which.sort_unstable();
         assert_eq!(which, [1, 3, 5]);
@@ -551,7 +517,6 @@ fn a_device_that_fails_at_any_read_is_told_by_row_and_table() {
     write_npy(&path, 20_000, dim);
     let bags: Vec<Vec<i64>> = (0..20).map(|bag| vec![bag * 997, bag * 31]).collect();
     let expected = model(RowEncoding::F32, dim, &bags, None, Pooling::Sum);
-    let (ids, offsets) = flat(&bags);
     let mut failures = 0;
     for rate in [0.1, 0.5, 1.0] {
         let wrap = WrapDevice::new(move |device: Arc<dyn Device>| -> Arc<dyn Device> {
@@ -572,17 +537,7 @@ fn a_device_that_fails_at_any_read_is_told_by_row_and_table() {
         };
         drop(good);
         let set = TableSet::new(&session, vec![table], Serving::default()).unwrap();
-        let mut found = vec![0f32; bags.len() * dim];
-        let feature = Feature {
-            table: 0,
-            ids: Ids::I64(&ids),
-            bags: Bags::Offsets(Ids::I64(&offsets)),
-            mode: Pooling::Sum,
-            weights: None,
-            padding: None,
-        };
-        let out = Out::of_f32(&mut found, bags.len(), dim).unwrap();
-        let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+        let (found, failed) = try_look_up(&set, 0, &bags, None, Pooling::Sum);
         for bag in 0..bags.len() {
             match failed.iter().find(|failure| failure.bag == bag) {
                 Some(failure) => {
@@ -808,4 +763,68 @@ fn memory_goes_to_the_table_where_it_saves_most() {
         hits as f64 > 0.85 * looked_up as f64,
         "{hits} of {looked_up}"
     );
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table.npy");
+    write_npy(&path, 10, 4);
+    let set = TableSet::new(&session, vec![open(&session, &path)], Serving::default()).unwrap();
+    let asked = flat(&[vec![1], vec![2, 3]]);
+    let refused = |table: usize, rows: usize, dim: usize| {
+        let mut found = vec![0f32; rows * dim];
+        let out = Out::of_f32(&mut found, rows, dim).unwrap();
+        let asked = feature(table, &asked, Pooling::Sum);
+        set.look_up(&[asked], &mut [out], &mut || true).unwrap_err()
+    };
+    for (rows, dim) in [(1, 4), (3, 4), (2, 3), (2, 5), (0, 0)] {
+        let error = refused(0, rows, dim);
+        let text = error.to_string();
+        assert!(matches!(error, Error::Shape { .. }), "{text}");
+        assert!(
+            text.contains("table.npy") && text.contains("2 bags of 4"),
+            "{text}"
+        );
+    }
+    let go_on = &mut || true;
+    let mut stored = [0; 16];
+    let errors = [
+        refused(1, 2, 4),
+        set.keep(1, &[0], go_on).unwrap_err(),
+        set.keep(0, &[10], go_on).unwrap_err(),
+        set.read_stored(1, &[0], &mut stored, go_on).unwrap_err(),
+        set.read_stored(0, &[10], &mut stored, go_on).unwrap_err(),
+        set.prefetch(&[feature(1, &asked, Pooling::Sum)], go_on)
+            .unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::Value { .. }), "{error}");
+    }
+    assert_eq!(set.statistics(0).units_read, 0);
+}
+
+#[test]
+fn a_table_without_rows_has_empty_bags_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let (plain, packed) = (
+        folder.path().join("plain.npy"),
+        folder.path().join("packed"),
+    );
+    write_npy(&plain, 0, 4);
+    write_rows(&session, &packed, 0, 4, RowEncoding::F16);
+    for path in [plain, packed] {
+        let set = TableSet::new(&session, vec![open(&session, &path)], Serving::default()).unwrap();
+        let found = look_up(&set, 0, &[vec![], vec![]], None, Pooling::Mean);
+        assert_eq!(found, [0.0; 8]);
+        let asked = flat(&[vec![0]]);
+        let mut row = [0.0; 4];
+        let out = Out::of_f32(&mut row, 1, 4).unwrap();
+        let refused = set.look_up(&[feature(0, &asked, Pooling::Sum)], &mut [out], &mut || {
+            true
+        });
+        assert!(refused.unwrap_err().to_string().contains("has 0 rows"));
+    }
 }

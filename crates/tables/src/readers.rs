@@ -1,0 +1,55 @@
+//! A semaphore: how many look-ups of a set may read at a time.
+
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use outcore_core::{Error, Result};
+use outcore_device::Locked;
+
+/// Of a set: permits that are free.
+pub(crate) struct Readers {
+    free: Mutex<usize>,
+    changed: Condvar,
+}
+
+/// Gives the permit back when it is dropped.
+pub(crate) struct Permit<'a>(&'a Readers);
+
+impl Readers {
+    pub(crate) fn new(permits: usize) -> Readers {
+        Readers {
+            free: Mutex::new(permits),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits for a permit.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`].
+    pub(crate) fn acquire(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Permit<'_>> {
+        let mut free = self.free.locked();
+        while *free == 0 {
+            let (again, late) = self
+                .changed
+                .wait_timeout(free, CHECK_EVERY)
+                .expect("a holder of the lock panicked");
+            free = again;
+            if late.timed_out() && !go_on() {
+                return Err(Error::Cancelled);
+            }
+        }
+        *free -= 1;
+        Ok(Permit(self))
+    }
+}
+
+/// How often a caller that waits is asked whether to go on.
+pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        *self.0.free.locked() += 1;
+        self.0.changed.notify_one();
+    }
+}

@@ -1,0 +1,242 @@
+//! A window whose units are being read, by this look-up and by others that need them too.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use outcore_core::{Error, Result};
+use outcore_engine::Arrivals;
+
+use crate::in_flight::{Claims, Inbox, UnitKey};
+use crate::readers::CHECK_EVERY;
+use crate::served::{Served, Service};
+use crate::table::Unit;
+use crate::window::Window;
+
+/// A window whose units are being read.
+pub(crate) struct Reading<'a> {
+    set: &'a Service,
+    tables: &'a [Served],
+    read: Read,
+    claims: Claims<'a>,
+    inbox: Arc<Inbox>,
+    theirs: Vec<u32>,
+    has_landed: bool,
+}
+
+/// A window and its units, which are there, or known to be lost, once it was read.
+pub(crate) struct Read {
+    pub(crate) window: Window,
+    arrivals: Option<Arrivals>,
+    /// Number among the arrivals of each unit.
+    mine: Vec<u32>,
+    /// What did not come by the arrivals.
+    others: HashMap<u32, Outcome>,
+}
+
+type Outcome = std::result::Result<Arc<[u8]>, Arc<Error>>;
+
+const NOT_MINE: u32 = u32::MAX;
+
+impl<'a> Reading<'a> {
+    pub(crate) fn begin(
+        set: &'a Service,
+        tables: &'a [Served],
+        window: Window,
+    ) -> Result<Reading<'a>> {
+        let (inbox, mut theirs) = (Arc::<Inbox>::default(), Vec::new());
+        let keys = window.units.iter().map(|(key, _)| *key);
+        let claims = set.in_flight.claim(keys, &inbox, &mut theirs);
+        let mut mine = vec![0; window.units.len()];
+        theirs
+            .iter()
+            .for_each(|&unit| mine[unit as usize] = NOT_MINE);
+        let own: Vec<&(UnitKey, Unit)> = window
+            .units
+            .iter()
+            .zip(&mine)
+            .filter(|(_, mine)| **mine != NOT_MINE)
+            .map(|(unit, _)| unit)
+            .collect();
+        let arrivals = match own.is_empty() {
+            true => None,
+            false => Some(set.gather(tables, &own)?),
+        };
+        mine.iter_mut()
+            .filter(|mine| **mine != NOT_MINE)
+            .zip(0..)
+            .for_each(|(mine, number)| *mine = number);
+        let read = Read {
+            window,
+            arrivals,
+            mine,
+            others: HashMap::new(),
+        };
+        Ok(Reading {
+            set,
+            tables,
+            read,
+            claims,
+            inbox,
+            theirs,
+            has_landed: false,
+        })
+    }
+
+    /// Reads what a window lacks into the caches, and empties it.
+    pub(crate) fn load(
+        set: &Service,
+        tables: &[Served],
+        window: &mut Window,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
+        let window = std::mem::take(window);
+        if window.units.is_empty() {
+            return Ok(());
+        }
+        let _permit = set.readers.acquire(go_on)?;
+        Reading::begin(set, tables, window)?.finish(go_on).map(drop)
+    }
+
+    /// Whether other look-ups read some of its units.
+    pub(crate) fn needs_others(&self) -> bool {
+        !self.theirs.is_empty()
+    }
+
+    /// Waits for the units that it reads itself, verifies them, takes their rows into the cache, and hands
+    /// them to other look-ups.
+    pub(crate) fn land(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        if std::mem::replace(&mut self.has_landed, true) {
+            return Ok(());
+        }
+        let read = &mut self.read;
+        if let Some(arrivals) = &mut read.arrivals {
+            wait_for_all(arrivals, go_on)?;
+        }
+        read.verify(self.set, self.tables, go_on);
+        read.remember(self.tables);
+        let numbers = OnceCell::new();
+        self.claims.deliver(|key| {
+            let numbers: &HashMap<UnitKey, u32> = numbers.get_or_init(|| {
+                let units = read.window.units.iter().zip(0..);
+                units.map(|((key, _), number)| (*key, number)).collect()
+            });
+            Some(read.unit(*numbers.get(&key)?).map(Arc::from))
+        });
+        Ok(())
+    }
+
+    /// Waits for the units that other look-ups read. They wait for those of this one perhaps, so all that
+    /// the caller reads besides must have landed.
+    pub(crate) fn finish(mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Read> {
+        self.land(go_on)?;
+        let Reading {
+            set,
+            tables,
+            mut read,
+            inbox,
+            theirs,
+            ..
+        } = self;
+        if theirs.is_empty() {
+            return Ok(read);
+        }
+        for (number, delivery) in inbox.wait(theirs.len(), go_on).ok_or(Error::Cancelled)? {
+            let (key, unit) = read.window.units[number as usize];
+            let table = &tables[key.table as usize].table;
+            let came =
+                delivery.unwrap_or_else(|| set.read_again(table, &unit, go_on).map_err(Arc::new));
+            read.others.insert(number, came);
+        }
+        read.remember(tables);
+        Ok(read)
+    }
+}
+
+fn wait_for_all(arrivals: &mut Arrivals, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+    loop {
+        while !arrivals.ready_within(CHECK_EVERY) {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
+        }
+        match arrivals.next() {
+            Some(arrived) => _ = arrived?,
+            None => return Ok(()),
+        }
+    }
+}
+
+impl Read {
+    /// The bytes of a unit.
+    pub(crate) fn unit(&self, number: u32) -> std::result::Result<&[u8], Arc<Error>> {
+        if let Some(came) = self.others.get(&number) {
+            return came.as_deref().map_err(Arc::clone);
+        }
+        let arrived = self
+            .arrivals
+            .as_ref()
+            .and_then(|arrivals| arrivals.get(self.mine[number as usize] as usize));
+        Ok(arrived.expect("what failed is among the others"))
+    }
+
+    /// The bytes of a row that was missing, without its state.
+    pub(crate) fn row(
+        &self,
+        tables: &[Served],
+        missing: u32,
+    ) -> std::result::Result<&[u8], Arc<Error>> {
+        let missing = &self.window.missing[missing as usize];
+        let bytes = self.unit(missing.unit)?;
+        Ok(&bytes[missing.at..][..tables[missing.table as usize].table.row_bytes()])
+    }
+
+    /// Reads once more, by itself, what failed together with others or has another checksum than it should.
+    fn verify(&mut self, set: &Service, tables: &[Served], go_on: &mut dyn FnMut() -> bool) {
+        let Some(arrivals) = &self.arrivals else {
+            return;
+        };
+        for (number, (key, unit)) in self.window.units.iter().enumerate() {
+            let mine = self.mine[number];
+            if mine == NOT_MINE {
+                continue;
+            }
+            let table = &tables[key.table as usize].table;
+            let is_sound = match arrivals.get(mine as usize) {
+                Some(bytes) => table.verify(unit, bytes).is_ok(),
+                None => false,
+            };
+            if !is_sound {
+                let came = set.read_again(table, unit, go_on).map_err(Arc::new);
+                self.others.insert(number as u32, came);
+            }
+        }
+    }
+
+    /// Takes rows into the cache; those whose units others read follow when they have come.
+    fn remember(&self, tables: &[Served]) {
+        for of_table in self
+            .window
+            .missing
+            .chunk_by(|one, next| one.table == next.table)
+        {
+            let served = &tables[of_table[0].table as usize];
+            let record_bytes = served.table.record_bytes();
+            let mut cache = served.cache.changed();
+            if cache.slots() == 0 || !cache.is_of(served.id) {
+                continue;
+            }
+            for missing in of_table {
+                let is_here = self.mine[missing.unit as usize] != NOT_MINE
+                    || self.others.contains_key(&missing.unit);
+                if is_here && let Ok(bytes) = self.unit(missing.unit) {
+                    cache.insert(missing.row, &bytes[missing.at..][..record_bytes]);
+                }
+            }
+        }
+        for used in &self.window.used {
+            let cache = &tables[used.table as usize].cache;
+            cache.changed().used(used.epoch, &used.slots);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What all look-ups of a set share: its tables, what is being read, and the limits of reading.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use outcore_core::{Error, Result, Session};
+use outcore_device::Locked;
+use outcore_engine::{Arrivals, GatherOptions, Item};
+
+use crate::in_flight::{InFlight, UnitKey};
+use crate::look_up::{Bagged, Feature};
+use crate::readers::Readers;
+use crate::row_cache::{RowCache, SharedCache};
+use crate::table::{Table, Unit};
+use crate::window::{Source, Window};
+
+pub(crate) const OPTIONS: GatherOptions = GatherOptions {
+    gap_bytes: 4 << 10,
+    request_bytes: 128 << 10,
+    cache: false,
+};
+
+/// A table with its rows in memory.
+#[derive(Clone)]
+pub(crate) struct Served {
+    /// Unique in the set, also among tables that were served before under the same number.
+    pub(crate) id: u32,
+    pub(crate) table: Table,
+    pub(crate) cache: Arc<SharedCache>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) looked_up: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) units: AtomicU64,
+}
+
+impl Served {
+    pub(crate) fn new(id: u32, table: Table, cache: RowCache) -> Served {
+        Served {
+            id,
+            table,
+            cache: Arc::new(SharedCache::new(cache)),
+            counters: Arc::default(),
+        }
+    }
+}
+
+/// The tables of a set, as a call sees them from its beginning to its end.
+pub(crate) type Tables = Arc<Vec<Served>>;
+
+pub(crate) struct Service {
+    /// With the part of the budget for what is being read.
+    pub(crate) session: Session,
+    tables: Mutex<Tables>,
+    pub(crate) in_flight: InFlight,
+    pub(crate) readers: Readers,
+    /// Units of a window, and bytes of rows that are kept in it for bags that wait.
+    pub(crate) units_at_once: usize,
+    pub(crate) kept_bytes: usize,
+}
+
+impl Service {
+    pub(crate) fn new(
+        session: Session,
+        tables: Vec<Served>,
+        readers: usize,
+        units_at_once: usize,
+        kept_bytes: usize,
+    ) -> Service {
+        Service {
+            session,
+            tables: Mutex::new(Arc::new(tables)),
+            in_flight: InFlight::default(),
+            readers: Readers::new(readers),
+            units_at_once,
+            kept_bytes,
+        }
+    }
+
+    pub(crate) fn tables(&self) -> Tables {
+        Arc::clone(&self.tables.locked())
+    }
+
+    pub(crate) fn is_full(&self, window: &Window) -> bool {
+        let waiting = window.kept.len() + size_of::<Source>() * window.sources.len();
+        window.units.len() >= self.units_at_once || waiting >= self.kept_bytes
+    }
+
+    pub(crate) fn gather(&self, tables: &[Served], units: &[&(UnitKey, Unit)]) -> Result<Arrivals> {
+        let items: Vec<Item<'_>> = units
+            .iter()
+            .map(|(key, unit)| item_of(&tables[key.table as usize].table, unit))
+            .collect();
+        for (key, _) in units {
+            let counters = &tables[key.table as usize].counters;
+            counters.units.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(self.session.engine().gather_alone(&items, &OPTIONS)?)
+    }
+
+    /// Reads one unit by itself.
+    pub(crate) fn read_again(
+        &self,
+        table: &Table,
+        unit: &Unit,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Arc<[u8]>> {
+        let mut bytes = vec![0; unit.len];
+        self.session.engine().gather_into(
+            &[item_of(table, unit)],
+            &mut bytes,
+            &OPTIONS,
+            &mut *go_on,
+        )?;
+        table.verify(unit, &bytes)?;
+        Ok(bytes.into())
+    }
+}
+
+fn item_of<'a>(table: &'a Table, unit: &Unit) -> Item<'a> {
+    Item {
+        extent: table.extent(unit.file),
+        offset: unit.offset,
+        len: unit.len,
+    }
+}
+
+/// One of the tables.
+///
+/// # Errors
+/// [`Error::Value`].
+pub(crate) fn served(tables: &[Served], number: usize) -> Result<&Served> {
+    tables.get(number).ok_or_else(|| {
+        let count = tables.len();
+        Error::value(format!("table {number} of a set of {count}"))
+    })
+}
+
+/// Features in the form in which they are carried out.
+///
+/// # Errors
+/// [`Error::Value`] and [`Error::Shape`], for ids and offsets that do not fit.
+pub(crate) fn bagged(tables: &[Served], features: &[Feature<'_>]) -> Result<Vec<Bagged>> {
+    let of = |feature: &Feature<'_>| {
+        let table = &served(tables, feature.table)?.table;
+        Bagged::of(feature, table.name(), table.rows())
+    };
+    features.iter().map(of).collect()
+}
