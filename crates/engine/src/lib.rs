@@ -48,6 +48,7 @@ mod read_stream;
 mod reclaimable;
 mod region;
 mod run;
+mod scatter;
 mod schedule;
 mod sectors;
 mod stream;

@@ -28,6 +28,7 @@ mod mark;
 mod new_folder;
 mod os;
 mod scratch;
+pub mod versions;
 mod write;
 
 use std::sync::Arc;

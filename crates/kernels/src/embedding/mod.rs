@@ -1,4 +1,4 @@
-//! Rows of embedding tables: their encodings, and sums of encoded rows.
+//! Rows of embedding tables: their encodings, sums of encoded rows, and how they are trained.
 //!
 //! A row is `dim` numbers in [`RowEncoding::row_bytes`] bytes at any address, little-endian:
 //!
@@ -54,6 +54,7 @@ mod pool;
 mod quantize;
 #[cfg(test)]
 mod tests;
+mod update;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -62,6 +63,7 @@ use std::str::FromStr;
 
 use pool::{Operation, one};
 pub use pool::{Pooling, Weights};
+pub use update::{RowUpdate, add_scaled};
 
 /// How the numbers of a row are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

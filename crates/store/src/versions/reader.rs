@@ -1,0 +1,98 @@
+//! A version that stays as it is for as long as it is held.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::head::{Head, parse_map};
+use super::{HEAD, PAGES, map_path};
+use crate::error::Error;
+use crate::lock;
+
+/// Whether a folder is an object with versions.
+#[must_use]
+pub fn is_versioned(path: &Path) -> bool {
+    path.join(HEAD).is_file()
+}
+
+/// One version of an object: where each of its pages lies. Its places are not written over for as long as
+/// this exists, in any process.
+#[derive(Debug)]
+pub struct Version {
+    /// Counted from 0.
+    pub number: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// What its writer says of it.
+    pub description: Vec<u8>,
+    /// The place of each page, in pages from the beginning of the file.
+    pub map: Vec<u32>,
+    folder: PathBuf,
+    lock: File,
+}
+
+impl Version {
+    /// The last version.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Corrupt`], and those of the file system.
+    pub fn open(folder: &Path) -> Result<Version, Error> {
+        loop {
+            let head = read_head(folder)?;
+            let path = map_path(folder, head.number);
+            let object = path.display().to_string();
+            let opened = match File::open(&path) {
+                // Removed since, with a version that is the last one no more.
+                Err(error) if error.kind() == ErrorKind::NotFound && !is_last(folder, &head)? => {
+                    continue;
+                }
+                opened => opened,
+            };
+            let failed = |error| Error::from_io(&object, "open", error);
+            let lock = opened.map_err(failed)?;
+            if !lock::try_lock_shared(&lock).map_err(failed)? || !is_last(folder, &head)? {
+                continue;
+            }
+            let bytes = std::fs::read(&path).map_err(failed)?;
+            return Ok(Version {
+                map: parse_map(&object, &bytes, &head)?,
+                number: head.number,
+                page_bytes: head.page_bytes,
+                description: head.description,
+                folder: folder.to_owned(),
+                lock,
+            });
+        }
+    }
+
+    /// The number of the last version in a folder.
+    ///
+    /// # Errors
+    /// As [`open`](Version::open).
+    pub fn last_number(folder: &Path) -> Result<u64, Error> {
+        Ok(read_head(folder)?.number)
+    }
+
+    /// The file of the pages.
+    #[must_use]
+    pub fn pages_path(&self) -> PathBuf {
+        self.folder.join(PAGES)
+    }
+}
+
+impl Drop for Version {
+    fn drop(&mut self) {
+        lock::release(&self.lock);
+    }
+}
+
+pub(super) fn read_head(folder: &Path) -> Result<Head, Error> {
+    let path = folder.join(HEAD);
+    let object = path.display().to_string();
+    let bytes = std::fs::read(&path).map_err(|error| Error::from_io(&object, "open", error))?;
+    Head::parse(&object, &bytes)
+}
+
+fn is_last(folder: &Path, head: &Head) -> Result<bool, Error> {
+    Ok(read_head(folder)?.number == head.number)
+}
