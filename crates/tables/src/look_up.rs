@@ -117,6 +117,11 @@ impl Bagged {
         self.starts.len() - 1
     }
 
+    /// The bag that has a row, by its position.
+    pub(crate) fn bag_of(&self, position: usize) -> usize {
+        self.starts.partition_point(|&start| start <= position) - 1
+    }
+
     /// The weights of some positions.
     pub(crate) fn weights(&self, positions: Range<usize>) -> Weights<'_> {
         match &self.weights {

@@ -164,6 +164,23 @@ impl Layout {
             .ok_or_else(|| wrong(16, "it is longer than a page"))?;
         let header: Header =
             serde_json::from_slice(json).map_err(|error| wrong(20, &error.to_string()))?;
+        let layout = Layout::of(object, header)?;
+        match layout.file_bytes() <= file_bytes {
+            true => Ok(layout),
+            false => Err(FormatError::Truncated {
+                object: object.to_owned(),
+                expected: layout.file_bytes(),
+                actual: file_bytes,
+            }),
+        }
+    }
+
+    /// The layout that a header describes.
+    ///
+    /// # Errors
+    /// As [`parse`](Layout::parse).
+    pub(crate) fn of(object: &str, header: Header) -> Result<Layout, FormatError> {
+        let wrong = |reason: &str| corrupt(object, 20, format!("the header of a table: {reason}"));
         if header.version != VERSION {
             return Err(FormatError::Unsupported {
                 object: object.to_owned(),
@@ -176,8 +193,8 @@ impl Layout {
         let encoding: RowEncoding = header
             .encoding
             .parse()
-            .map_err(|_| wrong(20, &format!("rows of '{}'", header.encoding)))?;
-        let layout = Layout::new(
+            .map_err(|_| wrong(&format!("rows of '{}'", header.encoding)))?;
+        Layout::new(
             header.rows,
             header.dim,
             encoding,
@@ -185,15 +202,7 @@ impl Layout {
             header.has_placement,
         )
         .filter(|layout| layout.header == header)
-        .ok_or_else(|| wrong(20, "its numbers contradict each other"))?;
-        match layout.file_bytes() <= file_bytes {
-            true => Ok(layout),
-            false => Err(FormatError::Truncated {
-                object: object.to_owned(),
-                expected: layout.file_bytes(),
-                actual: file_bytes,
-            }),
-        }
+        .ok_or_else(|| wrong("its numbers contradict each other"))
     }
 }
 

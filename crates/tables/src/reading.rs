@@ -215,6 +215,9 @@ impl Read {
 
     /// Takes rows into the cache; those whose units others read follow when they have come.
     fn remember(&self, tables: &[Served]) {
+        if self.window.is_to_change {
+            return;
+        }
         for of_table in self
             .window
             .missing

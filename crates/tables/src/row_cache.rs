@@ -36,6 +36,9 @@ pub(crate) struct RowCache {
     rows: Vec<u64>,
     /// By slot: it stays whatever comes.
     is_hot: Vec<bool>,
+    /// By slot: the step that changed it since it was written, 0 for none.
+    changed_at: Vec<u32>,
+    changed: u32,
     vacant: Vec<u32>,
     index: Index,
     policy: LookAhead<Box<dyn Policy>>,
@@ -81,6 +84,8 @@ impl RowCache {
             chunks: Vec::new(),
             rows: Vec::new(),
             is_hot: Vec::new(),
+            changed_at: Vec::new(),
+            changed: 0,
             vacant: Vec::new(),
             index: Index {
                 entries: Buf::default(),
@@ -95,7 +100,7 @@ impl RowCache {
 
     /// Bytes that a row takes with its part of all tables.
     pub(crate) fn row_cost(row_bytes: usize, kind: PolicyKind) -> u64 {
-        row_bytes as u64 + INDEX_BYTES + kind.slot_bytes() + 24
+        row_bytes as u64 + INDEX_BYTES + kind.slot_bytes() + 28
     }
 
     /// Rows that it has room for.
@@ -135,6 +140,7 @@ impl RowCache {
     fn shrink(&mut self) {
         self.chunks.pop();
         let left = self.chunks.len() << self.chunk_shift;
+        assert_eq!(self.changed, 0, "rows that are not written have no room");
         self.epoch += 1;
         for slot in left..self.rows.len() {
             if self.rows[slot] != NO_ROW {
@@ -143,6 +149,7 @@ impl RowCache {
         }
         self.rows.truncate(left);
         self.is_hot.truncate(left);
+        self.changed_at.truncate(left);
         self.vacant.retain(|&slot| (slot as usize) < left);
         self.policy.resize(left as u32);
     }
@@ -152,6 +159,7 @@ impl RowCache {
         let (before, slots) = (self.rows.len(), self.chunks.len() << self.chunk_shift);
         self.rows.resize(slots, NO_ROW);
         self.is_hot.resize(slots, false);
+        self.changed_at.resize(slots, 0);
         self.vacant.extend((before as u32..slots as u32).rev());
         self.policy.resize(slots as u32);
         if !self.index.resize(slots, &self.rows) {
@@ -240,10 +248,10 @@ impl RowCache {
     }
 
     fn evict_for(&mut self, row: u64) -> Option<u32> {
-        let is_hot = &self.is_hot;
-        let slot = self
-            .policy
-            .evict_for(row, &mut |slot| !is_hot[slot as usize])?;
+        let (is_hot, changed_at) = (&self.is_hot, &self.changed_at);
+        let slot = self.policy.evict_for(row, &mut |slot| {
+            !is_hot[slot as usize] && changed_at[slot as usize] == 0
+        })?;
         self.index.remove(self.rows[slot as usize], &self.rows);
         Some(slot)
     }
@@ -255,6 +263,58 @@ impl RowCache {
             self.is_hot[slot as usize] = true;
         }
         slot != NO_SLOT
+    }
+
+    /// The bytes of a slot's row, to change them in this step, counted from 1. They stay until they are
+    /// [written](RowCache::written).
+    pub(crate) fn change(&mut self, slot: u32, step: u32) -> &mut [u8] {
+        let before = std::mem::replace(&mut self.changed_at[slot as usize], step);
+        self.changed += u32::from(before == 0);
+        self.row_mut(slot)
+    }
+
+    /// Rows that are not written as they are.
+    pub(crate) fn changed(&self) -> u32 {
+        self.changed
+    }
+
+    /// Those of them that were changed longest ago, with their slots, in the order of their numbers.
+    pub(crate) fn changed_first(&self, count: usize) -> Vec<(u64, u32)> {
+        let mut slots: Vec<u32> = (0..self.slots())
+            .filter(|&slot| self.changed_at[slot as usize] != 0)
+            .collect();
+        if count < slots.len() {
+            slots.select_nth_unstable_by_key(count, |&slot| self.changed_at[slot as usize]);
+            slots.truncate(count);
+        }
+        let mut rows: Vec<(u64, u32)> = slots
+            .into_iter()
+            .map(|slot| (self.rows[slot as usize], slot))
+            .collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    /// The row of a slot is stored as it is here.
+    pub(crate) fn written(&mut self, slot: u32) {
+        let before = std::mem::replace(&mut self.changed_at[slot as usize], 0);
+        self.changed -= u32::from(before != 0);
+    }
+
+    /// Has rows of this table from now on: those that it has now and that are the same there.
+    pub(crate) fn serve(&mut self, served: u32, is_same: &dyn Fn(u64) -> bool) {
+        self.served = served;
+        self.epoch += 1;
+        for slot in 0..self.rows.len() {
+            let row = self.rows[slot];
+            if row != NO_ROW && !is_same(row) {
+                self.index.remove(row, &self.rows);
+                self.rows[slot] = NO_ROW;
+                self.is_hot[slot] = false;
+                self.policy.removed(slot as u32);
+                self.vacant.push(slot as u32);
+            }
+        }
     }
 
     /// A row is going to be used at this time.
@@ -464,6 +524,42 @@ mod tests {
         cache.passed(5);
         (1000..2000).for_each(|row| cache.insert(row, &bytes_of(row)));
         assert!((0..8).all(|row| cache.find(row) == NO_SLOT));
+    }
+
+    #[test]
+    fn changed_rows_stay_until_they_are_written() {
+        let mut cache = cache(64, PolicyKind::S3Fifo);
+        (0..10).for_each(|row| cache.insert(row, &bytes_of(row)));
+        for row in 0..10 {
+            let slot = cache.find(row);
+            cache
+                .change(slot, 10 - row as u32)
+                .copy_from_slice(&bytes_of(row));
+        }
+        (10..1000).for_each(|row| cache.insert(row, &bytes_of(row)));
+        assert_eq!(cache.changed(), 10);
+        let oldest: Vec<u64> = cache.changed_first(3).iter().map(|(row, _)| *row).collect();
+        assert_eq!(oldest, [7, 8, 9]);
+        for (_, slot) in cache.changed_first(100) {
+            cache.written(slot);
+        }
+        assert_eq!(cache.changed(), 0);
+        (1000..2000).for_each(|row| cache.insert(row, &bytes_of(row)));
+        assert!((0..10).all(|row| cache.find(row) == NO_SLOT));
+        check(&cache);
+    }
+
+    #[test]
+    fn another_table_keeps_what_is_the_same() {
+        let mut cache = cache(64, PolicyKind::Lru);
+        (0..40).for_each(|row| cache.insert(row, &bytes_of(row)));
+        cache.serve(1, &|row| row % 2 == 0);
+        assert!(cache.is_of(1) && !cache.is_of(0));
+        let found = check(&cache);
+        assert_eq!(found.len(), 20);
+        assert!(found.keys().all(|row| row % 2 == 0));
+        (100..200).for_each(|row| cache.insert(row, &bytes_of(row)));
+        check(&cache);
     }
 
     #[test]

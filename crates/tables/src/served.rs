@@ -1,7 +1,7 @@
 //! What all look-ups of a set share: its tables, what is being read, and the limits of reading.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
 use outcore_core::{Error, Result, Session};
 use outcore_device::Locked;
@@ -28,6 +28,8 @@ pub(crate) struct Served {
     pub(crate) table: Table,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) counters: Arc<Counters>,
+    /// Of a table that is written: look-ups share it, a step has it alone.
+    pub(crate) gate: Option<Arc<RwLock<()>>>,
 }
 
 #[derive(Default)]
@@ -41,6 +43,7 @@ impl Served {
     pub(crate) fn new(id: u32, table: Table, cache: RowCache) -> Served {
         Served {
             id,
+            gate: table.is_written().then(Arc::default),
             table,
             cache: Arc::new(SharedCache::new(cache)),
             counters: Arc::default(),
@@ -82,6 +85,18 @@ impl Service {
 
     pub(crate) fn tables(&self) -> Tables {
         Arc::clone(&self.tables.locked())
+    }
+
+    /// Calls that begin from now on see another table under this number.
+    pub(crate) fn replace(
+        &self,
+        number: usize,
+        new: impl FnOnce(&Served) -> Result<Served>,
+    ) -> Result<()> {
+        let mut tables = self.tables.locked();
+        let next = new(served(&tables, number)?)?;
+        Arc::make_mut(&mut tables)[number] = next;
+        Ok(())
     }
 
     pub(crate) fn is_full(&self, window: &Window) -> bool {
@@ -138,6 +153,24 @@ pub(crate) fn served(tables: &[Served], number: usize) -> Result<&Served> {
         Error::value(format!("table {number} of a set of {count}"))
     })
 }
+
+/// Keeps tables of these numbers from changing. Each lock is taken once.
+pub(crate) fn shared<'t>(
+    tables: &'t [Served],
+    numbers: impl Iterator<Item = usize>,
+) -> Vec<RwLockReadGuard<'t, ()>> {
+    let mut written: Vec<usize> = numbers
+        .filter(|&number| tables[number].gate.is_some())
+        .collect();
+    written.sort_unstable();
+    written.dedup();
+    let gates = written
+        .iter()
+        .filter_map(|&number| tables[number].gate.as_ref());
+    gates.map(|gate| gate.read().expect(PANICKED)).collect()
+}
+
+pub(crate) const PANICKED: &str = "a holder of the lock panicked";
 
 /// Features in the form in which they are carried out.
 ///

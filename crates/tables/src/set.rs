@@ -17,7 +17,7 @@
 //! After Wilkening et al., RecSSD: Near Data Processing for Solid State Drive Based Recommendation
 //! Inference (ASPLOS 2021), whose host side this is.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use outcore_core::{Error, Result, Session};
@@ -30,7 +30,7 @@ use crate::pending::{Pending, Pool};
 use crate::pool::Out;
 use crate::reading::Reading;
 use crate::row_cache::{NO_SLOT, RowCache};
-use crate::served::{OPTIONS, Served, Service, bagged, served};
+use crate::served::{OPTIONS, Served, Service, bagged, served, shared};
 use crate::shares::Shares;
 use crate::table::Table;
 use crate::window::Window;
@@ -70,16 +70,18 @@ impl Default for Serving {
 /// Tables that are looked up together. Clones are the same set; it may be used from any thread.
 #[derive(Clone)]
 pub struct TableSet {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     /// Not of the handles that submitted work has, which would keep its threads for ever.
     pool: Option<Arc<OnceLock<Pool>>>,
 }
 
-struct Inner {
-    service: Service,
+pub(crate) struct Inner {
+    pub(crate) service: Service,
     shares: Shares,
     threads: usize,
     time: AtomicU64,
+    /// Tables that were served, ever.
+    pub(crate) ids: AtomicU32,
     _reading: Reservation,
     _cache: Reservation,
 }
@@ -136,19 +138,22 @@ impl TableSet {
         let served: Vec<Served> = (0..)
             .zip(tables)
             .map(|(id, table)| {
-                let cache = RowCache::new(table.row_bytes(), table.rows(), serving.policy, id);
+                let cache = RowCache::new(table.record_bytes(), table.rows(), serving.policy, id);
                 Served::new(id, table, cache)
             })
             .collect();
+        let shares = Shares::new(&served, cache_bytes, serving.policy);
+        let service = Service::new(
+            part,
+            served,
+            serving.readers,
+            units_at_once.min(UNITS_MAX),
+            (window_bytes / 8) as usize,
+        );
         let inner = Inner {
-            shares: Shares::new(&served, cache_bytes, serving.policy),
-            service: Service::new(
-                part,
-                served,
-                serving.readers,
-                units_at_once.min(UNITS_MAX),
-                (window_bytes / 8) as usize,
-            ),
+            shares,
+            ids: AtomicU32::new(service.tables().len() as u32),
+            service,
             threads: serving.readers,
             time: AtomicU64::new(0),
             _reading: reading,
@@ -266,6 +271,7 @@ impl TableSet {
             let table = &tables[feature.table].table;
             out.check(table.name(), bagged.bags(), table.dim())?;
         }
+        let _shared = shared(&tables, features.iter().map(|feature| feature.table));
         let failures = Call::new(service, &tables, features, &bagged, out).run(go_on)?;
         shares.note(&tables, features, &bagged);
         if let Some(time) = time {
@@ -290,6 +296,7 @@ impl TableSet {
         let service = &self.inner.service;
         let tables = service.tables();
         let bagged = bagged(&tables, features)?;
+        let _shared = shared(&tables, features.iter().map(|feature| feature.table));
         let time = self.inner.time.fetch_add(1, Ordering::Relaxed) + 1;
         let (mut window, mut missing) = (Window::default(), Vec::new());
         for (feature, bagged) in features.iter().zip(&bagged) {
@@ -325,6 +332,7 @@ impl TableSet {
         let tables = service.tables();
         let served = served(&tables, table)?;
         check_rows(&served.table, rows)?;
+        let _shared = shared(&tables, std::iter::once(table));
         let mut kept = 0;
         for rows in rows.chunks(service.units_at_once) {
             let mut window = Window::default();
@@ -362,6 +370,7 @@ impl TableSet {
             )));
         }
         check_rows(&served.table, rows)?;
+        let _shared = shared(&tables, std::iter::once(table));
         let _permit = service.readers.acquire(go_on)?;
         let parts = rows
             .chunks(service.units_at_once)
@@ -390,13 +399,15 @@ impl TableSet {
 
 /// What a unit takes of memory while it is read, at most: whole sectors, and the gap to the next one.
 fn unit_bytes(table: &Table) -> u64 {
-    let block = table.block_bytes();
-    (table.unit_len() as u64).next_multiple_of(block) + block + OPTIONS.gap_bytes
+    let (len, block) = (table.unit_len() as u64, table.block_bytes());
+    // Of a table that is written, also its copy that is changed.
+    let copy = if table.is_written() { len } else { 0 };
+    len.next_multiple_of(block) + block + OPTIONS.gap_bytes + copy
 }
 
 /// # Errors
 /// [`Error::Value`] for a row that is not there.
-fn check_rows(table: &Table, rows: &[u64]) -> Result<()> {
+pub(crate) fn check_rows(table: &Table, rows: &[u64]) -> Result<()> {
     match rows.iter().find(|row| **row >= table.rows()) {
         None => Ok(()),
         Some(row) => Err(Error::value(format!(

@@ -45,7 +45,9 @@ struct Curves {
 impl Shares {
     pub(crate) fn new(served: &[Served], bytes: u64, policy: PolicyKind) -> Shares {
         let keys = (bytes / CURVES_PART / KEY_BYTES / served.len().max(1) as u64).min(*KEYS.end());
-        let adapts = served.len() > 1 && KEYS.contains(&keys);
+        // Changed rows have to stay where they are, so caches of tables that are written do not shrink.
+        let is_written = served.iter().any(|served| served.table.is_written());
+        let adapts = served.len() > 1 && KEYS.contains(&keys) && !is_written;
         let curve = |served: &Served| {
             let most = (bytes / cost(served, policy)).clamp(1, served.table.rows().max(1));
             RunningCurve::new(policy, most, keys, PERIOD_LOOKUPS)
@@ -155,5 +157,5 @@ impl Shares {
 
 /// Bytes that a cached row of a table takes.
 fn cost(served: &Served, policy: PolicyKind) -> u64 {
-    RowCache::row_cost(served.table.row_bytes(), policy)
+    RowCache::row_cost(served.table.record_bytes(), policy)
 }

@@ -13,9 +13,11 @@ use outcore_core::reader::FileReader;
 use outcore_core::{DType, Error, FormatError, Result, Session, StoredFile};
 use outcore_engine::{Extent, Reservation};
 use outcore_kernels::embedding::{RowEncoding, ScaleBias};
+use outcore_store::versions::is_versioned;
 use serde::Deserialize;
 
 use crate::packed::{self, Layout, PAGE_BYTES};
+use crate::versioned::Versioned;
 
 /// Rows of one length on SSD. Clones are the same table; it may be used from any thread.
 #[derive(Clone)]
@@ -35,6 +37,7 @@ struct Inner {
 enum Storage {
     InPlace(Vec<Shard>),
     Packed(Packed),
+    Versioned(Versioned),
 }
 
 /// Rows that follow each other in one file.
@@ -67,6 +70,9 @@ pub(crate) struct Unit {
 /// How a table is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
+    /// To train or update it: of one that [`TableWriter::create_versioned`](crate::TableWriter::create_versioned)
+    /// has made, by one writer at a time.
+    pub for_writing: bool,
     /// Which tensor of safetensors files: a name, or names with `*` for any part. None is needed where a
     /// file has one matrix.
     pub tensor: Option<String>,
@@ -87,6 +93,16 @@ impl Table {
             return Err(Error::value("a table of no files"));
         };
         let name = first.display().to_string();
+        if let [path] = paths
+            && is_versioned(path)
+        {
+            return Table::open_versioned(session, path, opening.for_writing);
+        }
+        if opening.for_writing {
+            return Err(Error::value(format!(
+                "{name}: only a folder that was created for training can be written"
+            )));
+        }
         if let [path] = paths
             && !path.is_dir()
             && !is_index(path)
@@ -137,6 +153,42 @@ impl Table {
         Ok(Table {
             inner: Arc::new(inner),
         })
+    }
+
+    fn open_versioned(session: &Session, path: &Path, for_writing: bool) -> Result<Table> {
+        let versioned = Versioned::open(session, path, for_writing)?;
+        let layout = &versioned.layout;
+        Ok(Table {
+            inner: Arc::new(Inner {
+                name: path.display().to_string(),
+                rows: layout.header.rows,
+                dim: layout.header.dim,
+                encoding: layout.encoding,
+                row_bytes: layout.row_bytes,
+                storage: Storage::Versioned(versioned),
+            }),
+        })
+    }
+
+    /// The version that was opened, of a table that changes; its last one, if it was opened for writing.
+    #[must_use]
+    pub fn version(&self) -> Option<u64> {
+        self.versioned().map(Versioned::last_number)
+    }
+
+    /// Whether it was opened for writing.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.versioned()
+            .is_some_and(|versioned| versioned.writer.is_some())
+    }
+
+    /// What changes, of a table that can be written or has been.
+    pub(crate) fn versioned(&self) -> Option<&Versioned> {
+        match &self.inner.storage {
+            Storage::Versioned(versioned) => Some(versioned),
+            _ => None,
+        }
     }
 
     fn of_parts(
@@ -223,7 +275,7 @@ impl Table {
     /// Whether its pages have checksums.
     #[must_use]
     pub fn is_packed(&self) -> bool {
-        matches!(self.inner.storage, Storage::Packed(_))
+        !matches!(self.inner.storage, Storage::InPlace(_))
     }
 
     /// Its type of floating-point numbers, or float32 for quantized rows: that of what is looked up, unless
@@ -268,6 +320,7 @@ impl Table {
                 };
                 (unit, at)
             }
+            Storage::Versioned(versioned) => versioned.unit_of(row),
         }
     }
 
@@ -276,6 +329,7 @@ impl Table {
         match &self.inner.storage {
             Storage::InPlace(_) => self.row_bytes(),
             Storage::Packed(packed) => packed.layout.record_bytes(),
+            Storage::Versioned(versioned) => versioned.layout.record_bytes(),
         }
     }
 
@@ -284,6 +338,7 @@ impl Table {
         match &self.inner.storage {
             Storage::InPlace(_) => self.row_bytes(),
             Storage::Packed(packed) => packed.layout.header.page_bytes,
+            Storage::Versioned(versioned) => versioned.layout.header.page_bytes,
         }
     }
 
@@ -297,7 +352,14 @@ impl Table {
                 .max()
                 .unwrap_or(1),
             Storage::Packed(packed) => block(&packed.file),
+            Storage::Versioned(versioned) => block(&versioned.file),
         }
+    }
+
+    /// Whether a row is known to be the same in another version of this table.
+    pub(crate) fn has_same(&self, other: &Table, row: u64) -> bool {
+        let is_one = self.name() == other.name() && self.versioned().is_some();
+        is_one && self.unit_of(row) == other.unit_of(row)
     }
 
     /// The bytes of one of its files.
@@ -305,6 +367,7 @@ impl Table {
         match &self.inner.storage {
             Storage::InPlace(shards) => shards[file].file.extent(),
             Storage::Packed(packed) => packed.file.extent(),
+            Storage::Versioned(versioned) => versioned.file.extent(),
         }
     }
 
@@ -313,12 +376,13 @@ impl Table {
     /// # Errors
     /// [`Error::Format`], naming the file and the place.
     pub(crate) fn verify(&self, unit: &Unit, bytes: &[u8]) -> Result<()> {
-        match &self.inner.storage {
-            Storage::Packed(packed) if !packed::is_sound(bytes) => {
+        match self.is_packed() && !packed::is_sound(bytes) {
+            true => {
                 let reason = format!("the checksum of page {} does not match", unit.key);
-                Err(corrupt(packed.file.extent().name(), unit.offset as usize, reason).into())
+                let object = self.extent(unit.file).name();
+                Err(corrupt(object, unit.offset as usize, reason).into())
             }
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 }

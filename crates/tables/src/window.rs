@@ -56,11 +56,21 @@ pub(crate) struct Window {
     pub(crate) kept: Vec<u8>,
     /// Slots that were used.
     pub(crate) used: Vec<Used>,
+    /// Its rows are about to change, so they are not taken into the cache.
+    pub(crate) is_to_change: bool,
     rows: HashMap<(u32, u64), u32>,
     unit_numbers: HashMap<UnitKey, u32>,
 }
 
 impl Window {
+    /// For rows that are about to change.
+    pub(crate) fn to_change() -> Window {
+        Window {
+            is_to_change: true,
+            ..Window::default()
+        }
+    }
+
     /// A row of the table with this number that is not in memory; its number among those.
     pub(crate) fn miss(&mut self, number: u32, served: &Served, row: u64) -> u32 {
         let next = self.missing.len() as u32;

@@ -1,27 +1,39 @@
-//! Writes a packed table, row by row.
+//! Writes a table, row by row: a packed one, or one that changes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use outcore_core::{Error, Result, Session, StoredFile};
-use outcore_engine::{StreamOptions, WriteStream};
+use outcore_engine::{Extent, StreamOptions, WriteStream};
 use outcore_kernels::embedding::RowEncoding;
+use outcore_store::versions::VersionWriter;
+use outcore_store::{Folder, NewFolder, Unfinished, locate};
 
+use crate::optimizer::Optimizer;
 use crate::packed::{Layout, PAGE_BYTES, seal};
+use crate::versioned::Description;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// A packed table that is being written: it has its name when it is whole.
+/// A table that is being written: it has its name when it is whole.
 pub struct TableWriter {
     session: Session,
-    path: PathBuf,
-    file: Arc<StoredFile>,
+    name: String,
     layout: Layout,
     stream: WriteStream,
-    /// Rows by the slots in which they lie.
-    placement: Option<Vec<u32>>,
+    becomes: Becomes,
     page: Vec<u8>,
     written: u64,
+}
+
+enum Becomes {
+    /// A packed table, with the slots in which rows lie where that is not their order.
+    File {
+        file: Arc<StoredFile>,
+        placement: Option<Vec<u32>>,
+    },
+    /// The first version of a table that changes.
+    Folder(NewFolder),
 }
 
 impl TableWriter {
@@ -40,35 +52,88 @@ impl TableWriter {
         placement: Option<Vec<u32>>,
     ) -> Result<TableWriter> {
         let path = path.as_ref();
-        let object = path.display();
-        let layout = Layout::new(rows, dim, encoding, 0, placement.is_some()).ok_or_else(|| {
-            Error::value(format!(
-                "{object}: no table of {encoding} has {rows} rows of {dim}"
-            ))
-        })?;
+        let name = path.display().to_string();
+        let layout = layout_of(&name, rows, dim, encoding, 0, placement.is_some())?;
         if let Some(slots) = &placement
             && (slots.len() as u64 != rows || !is_permutation(slots))
         {
             return Err(Error::value(format!(
-                "{object}: a placement gives each of {rows} rows a slot of its own"
+                "{name}: a placement gives each of {rows} rows a slot of its own"
             )));
         }
         let file = session.new_file(path, layout.file_bytes(), false)?;
+        let first_page = PAGE_BYTES as u64;
+        let extent = file.extent().clone();
+        let becomes = Becomes::File { file, placement };
+        TableWriter::begin(session, name, layout, &extent, first_page, becomes)
+    }
+
+    /// Begins a table whose rows change: a folder of versions, in a folder of files. With an optimizer there
+    /// is room for its state beside each row, zeros at first, and rows are of float32.
+    ///
+    /// # Errors
+    /// As [`create`](TableWriter::create).
+    pub fn create_versioned(
+        session: &Session,
+        path: impl AsRef<Path>,
+        rows: u64,
+        dim: usize,
+        encoding: RowEncoding,
+        optimizer: Option<&Optimizer>,
+    ) -> Result<TableWriter> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        if optimizer.is_some() && encoding != RowEncoding::F32 {
+            return Err(Error::value(format!(
+                "{name}: rows of float32 are trained, not of {encoding}"
+            )));
+        }
+        let (store, _) = locate(path)?;
+        if store.limits().is_some() {
+            return Err(Error::value(format!(
+                "{name}: a table that changes lies in a folder of files; a formatted store has packed tables"
+            )));
+        }
+        let state_bytes = optimizer.map_or(0, |optimizer| optimizer.state_bytes(dim));
+        let layout = layout_of(&name, rows, dim, encoding, state_bytes, false)?;
+        let description = Description {
+            header: layout.header.clone(),
+            optimizer: optimizer.map(Optimizer::name).unwrap_or_default().into(),
+            steps: 0,
+            delta: 0,
+        };
+        let (around, last) = Folder::split(path)?;
+        let mut folder = around.create_folder(&last, Unfinished::Removed, &[])?;
+        let device = VersionWriter::begin(
+            &mut folder,
+            layout.header.page_bytes as u64,
+            layout.pages(),
+            description.bytes(),
+        )?;
+        let pages = session.device_file(name.clone(), device);
+        let becomes = Becomes::Folder(folder);
+        TableWriter::begin(session, name, layout, pages.extent(), 0, becomes)
+    }
+
+    fn begin(
+        session: &Session,
+        name: String,
+        layout: Layout,
+        extent: &Extent,
+        first_page: u64,
+        becomes: Becomes,
+    ) -> Result<TableWriter> {
         let options = StreamOptions {
             block_bytes: BLOCK_BYTES,
             ahead: 4,
         };
-        let stream = session
-            .engine()
-            .write_stream(file.extent(), PAGE_BYTES as u64, options)?;
         Ok(TableWriter {
             session: session.clone(),
-            path: path.to_owned(),
-            file,
+            name,
+            stream: session.engine().write_stream(extent, first_page, options)?,
             page: vec![0; layout.header.page_bytes],
             layout,
-            stream,
-            placement,
+            becomes,
             written: 0,
         })
     }
@@ -79,9 +144,9 @@ impl TableWriter {
     /// [`Error::Shape`] for a row of another length, or one too many; those of the device.
     pub fn write(&mut self, row: &[f32]) -> Result<()> {
         if row.len() != self.layout.header.dim {
-            let (path, dim) = (self.path.display(), self.layout.header.dim);
+            let (name, dim) = (&self.name, self.layout.header.dim);
             return Err(Error::shape(format!(
-                "{path}: a row of {}, where rows have {dim}",
+                "{name}: a row of {}, where rows have {dim}",
                 row.len()
             )));
         }
@@ -98,9 +163,9 @@ impl TableWriter {
     pub fn write_stored(&mut self, rows: &[u8]) -> Result<()> {
         let row_bytes = self.layout.row_bytes;
         if !rows.len().is_multiple_of(row_bytes) {
-            let (path, bytes) = (self.path.display(), rows.len());
+            let (name, bytes) = (&self.name, rows.len());
             return Err(Error::shape(format!(
-                "{path}: {bytes} bytes are no rows of {row_bytes}"
+                "{name}: {bytes} bytes are no rows of {row_bytes}"
             )));
         }
         for row in rows.chunks_exact(row_bytes) {
@@ -116,8 +181,7 @@ impl TableWriter {
             true => Ok(self.layout.find(self.written).1),
             false => Err(Error::shape(format!(
                 "{}: more rows than the {} that it has",
-                self.path.display(),
-                self.layout.header.rows
+                self.name, self.layout.header.rows
             ))),
         }
     }
@@ -140,12 +204,19 @@ impl TableWriter {
     pub fn finish(mut self) -> Result<()> {
         let (rows, written) = (self.layout.header.rows, self.written);
         if written < rows {
-            let path = self.path.display();
+            let name = &self.name;
             return Err(Error::shape(format!(
-                "{path}: {written} of {rows} rows were written"
+                "{name}: {written} of {rows} rows were written"
             )));
         }
-        if let Some(slots) = self.placement.take() {
+        let (file, placement) = match self.becomes {
+            Becomes::File { file, placement } => (file, placement),
+            Becomes::Folder(folder) => {
+                self.stream.finish()?;
+                return Ok(folder.commit()?);
+            }
+        };
+        if let Some(slots) = placement {
             let mut bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
             bytes.extend([0; 4]);
             seal(&mut bytes);
@@ -156,14 +227,27 @@ impl TableWriter {
             block_bytes: PAGE_BYTES,
             ahead: 1,
         };
-        let mut head = self
-            .session
-            .engine()
-            .write_stream(self.file.extent(), 0, options)?;
+        let engine = self.session.engine();
+        let mut head = engine.write_stream(file.extent(), 0, options)?;
         head.write(&self.layout.header_page())?;
         head.finish()?;
-        self.session.commit(&self.file)
+        self.session.commit(&file)
     }
+}
+
+fn layout_of(
+    name: &str,
+    rows: u64,
+    dim: usize,
+    encoding: RowEncoding,
+    state_bytes: usize,
+    has_placement: bool,
+) -> Result<Layout> {
+    Layout::new(rows, dim, encoding, state_bytes, has_placement).ok_or_else(|| {
+        Error::value(format!(
+            "{name}: no table of {encoding} has {rows} rows of {dim}"
+        ))
+    })
 }
 
 fn is_permutation(slots: &[u32]) -> bool {

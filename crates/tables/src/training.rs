@@ -1,0 +1,444 @@
+//! Rows that change: steps of training, updates of rows, and versions of the result.
+//!
+//! Each row of a step changes once, by the sum of its gradients. A row in the cache changes there, and is
+//! written when too many have changed, or with the next version. For the others, pages are read, changed,
+//! and written to free places while the next ones are being read. Nothing of a step counts before all of
+//! its pages are written: a step that fails leaves the table as it was.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::RwLockWriteGuard;
+
+use outcore_core::{Error, Result};
+use outcore_kernels::embedding::{Pooling, add_scaled};
+
+use crate::look_up::{Bagged, Bags, Feature};
+use crate::optimizer::Optimizer;
+use crate::rewriting::rewrite;
+use crate::row_cache::NO_SLOT;
+use crate::served::{PANICKED, Served, Tables, served};
+use crate::set::TableSet;
+use crate::table::Table;
+use crate::versioned::{Versioned, Writer};
+
+/// Of the slots of a cache, rows that wait to be written: at most one in this many.
+const CHANGED_PART: u32 = 2;
+
+/// What a loss says of a look-up.
+#[derive(Clone, Copy, Debug)]
+pub struct Gradient<'a> {
+    /// What was looked up: a sum, a mean, or each row by itself.
+    pub feature: Feature<'a>,
+    /// Gradient of its result: a row for each bag.
+    pub of_bags: &'a [f32],
+    /// The order in which members of bags, counted without padding, are added up to the gradient of their
+    /// row; by position if there is none. PyTorch takes the order of its sort.
+    pub order: Option<&'a [i64]>,
+}
+
+/// Gradients of one table, by row.
+struct Gradients<'a> {
+    /// Row, feature, and member of a bag; by row, then in the order in which they are added up.
+    members: Vec<(u64, u32, u32)>,
+    features: Vec<(Gradient<'a>, Bagged)>,
+}
+
+impl<'a> Gradients<'a> {
+    fn add(&mut self, gradient: Gradient<'a>, table: &Table) -> Result<()> {
+        let (feature, name) = (&gradient.feature, table.name());
+        let bagged = Bagged::of(feature, name, table.rows())?;
+        if feature.mode == Pooling::Max {
+            return Err(Error::value(format!("{name}: no gradients of a maximum")));
+        }
+        let (have, bags) = (gradient.of_bags.len(), bagged.bags());
+        if have != bags * table.dim() {
+            return Err(Error::shape(format!(
+                "{name}: {have} elements of gradients for {bags} bags of {}",
+                table.dim()
+            )));
+        }
+        let number = self.features.len() as u32;
+        let padding = feature
+            .padding
+            .filter(|_| matches!(feature.bags, Bags::Each));
+        let mut put = |member: u32| {
+            let row = bagged.rows[member as usize];
+            if Some(row) != padding {
+                self.members.push((row, number, member));
+            }
+        };
+        match gradient.order {
+            None => (0..bagged.rows.len() as u32).for_each(put),
+            Some(order) if is_permutation(order, bagged.rows.len()) => {
+                order.iter().for_each(|&member| put(member as u32));
+            }
+            Some(order) => {
+                return Err(Error::shape(format!(
+                    "{name}: an order of {} is none of {} members",
+                    order.len(),
+                    bagged.rows.len()
+                )));
+            }
+        }
+        self.features.push((gradient, bagged));
+        Ok(())
+    }
+
+    /// Rows in ascending order, and the members of each.
+    fn rows(&mut self) -> (Vec<u64>, Vec<Range<usize>>) {
+        self.members.sort_by_key(|(row, _, _)| *row);
+        let mut end = 0;
+        self.members
+            .chunk_by(|one, next| one.0 == next.0)
+            .map(|members| {
+                let start = end;
+                end += members.len();
+                (members[0].0, start..end)
+            })
+            .unzip()
+    }
+
+    fn sum(&self, members: Range<usize>, sum: &mut [f32]) {
+        sum.fill(0.0);
+        for &(_, feature, member) in &self.members[members] {
+            let (gradient, bagged) = &self.features[feature as usize];
+            let bag = bagged.bag_of(member as usize);
+            let of_bag = &gradient.of_bags[bag * sum.len()..][..sum.len()];
+            let factor = match (&bagged.weights, gradient.feature.mode) {
+                (Some(weights), _) => weights[member as usize],
+                (None, Pooling::Mean) => 1.0 / (bagged.starts[bag + 1] - bagged.starts[bag]) as f32,
+                _ => 1.0,
+            };
+            add_scaled(sum, factor, of_bag);
+        }
+    }
+}
+
+fn is_permutation(order: &[i64], count: usize) -> bool {
+    let mut seen = vec![false; count];
+    order.len() == count
+        && order.iter().all(|&member| {
+            usize::try_from(member)
+                .ok()
+                .and_then(|member| seen.get_mut(member))
+                .is_some_and(|seen| !std::mem::replace(seen, true))
+        })
+}
+
+impl TableSet {
+    /// One step of an optimizer: rows with gradients change, and those only. A step that fails leaves the
+    /// table at which it fails as it was, and those with higher numbers.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for tables that were not opened for writing or were made for another optimizer,
+    /// and for a maximum; [`Error::Shape`]; [`Error::Cancelled`]; those of the device, such as a full
+    /// disk.
+    pub fn train(
+        &self,
+        gradients: &[Gradient<'_>],
+        optimizer: &Optimizer,
+        rate: f64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
+        let tables = self.inner.service.tables();
+        let mut of_tables: BTreeMap<usize, Gradients<'_>> = BTreeMap::new();
+        for gradient in gradients {
+            let number = gradient.feature.table;
+            let table = &served(&tables, number)?.table;
+            let (versioned, name) = (written(table)?, table.name());
+            if versioned.description.optimizer != optimizer.name() {
+                let own = &versioned.description.optimizer;
+                return Err(Error::value(format!(
+                    "{name} was made to be trained by '{own}', not by '{}'",
+                    optimizer.name()
+                )));
+            }
+            let of_table = of_tables.entry(number).or_insert_with(|| Gradients {
+                members: Vec::new(),
+                features: Vec::new(),
+            });
+            of_table.add(*gradient, table)?;
+        }
+        for (number, mut gradients) in of_tables {
+            let dim = tables[number].table.dim();
+            let (rows, members) = gradients.rows();
+            let mut sum = vec![0.0; dim];
+            let mut step = Step::begin(self, &tables, number)?;
+            let update = optimizer.update(rate, step.writer.description.steps + 1);
+            step.change(&rows, go_on, &mut |number, record| {
+                gradients.sum(members[number].clone(), &mut sum);
+                let record: &mut [f32] = bytemuck::cast_slice_mut(record);
+                let (row, state) = record.split_at_mut(dim);
+                update.apply(row, state, &sum);
+            })?;
+            step.writer.description.steps += 1;
+        }
+        Ok(())
+    }
+
+    /// Sets rows to these elements; their state for training stays. `delta` numbers updates that may come
+    /// again: one whose number is not above that of the last one changes nothing, and the answer is
+    /// false.
+    ///
+    /// # Errors
+    /// As [`train`](TableSet::train).
+    pub fn write_rows(
+        &self,
+        table: usize,
+        rows: &[u64],
+        elements: &[f32],
+        delta: Option<u64>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool> {
+        let tables = self.inner.service.tables();
+        let of = &served(&tables, table)?.table;
+        written(of)?;
+        crate::set::check_rows(of, rows)?;
+        let (dim, row_bytes, encoding) = (of.dim(), of.row_bytes(), of.encoding());
+        if rows.len().checked_mul(dim) != Some(elements.len()) {
+            return Err(Error::shape(format!(
+                "{}: {} elements for {} rows of {dim}",
+                of.name(),
+                elements.len(),
+                rows.len()
+            )));
+        }
+        // Of a row that comes twice, the last one counts.
+        let last: BTreeMap<u64, usize> = rows.iter().copied().zip(0..).collect();
+        let (rows, places): (Vec<u64>, Vec<usize>) = last.into_iter().unzip();
+        let mut step = Step::begin(self, &tables, table)?;
+        if delta.is_some_and(|delta| delta <= step.writer.description.delta) {
+            return Ok(false);
+        }
+        step.change(&rows, go_on, &mut |number, record| {
+            let row = &elements[places[number] * dim..][..dim];
+            encoding.encode(row, &mut record[..row_bytes]);
+        })?;
+        if let Some(delta) = delta {
+            step.writer.description.delta = delta;
+        }
+        Ok(true)
+    }
+
+    /// Makes what these tables are now, at the same moment, their next versions: durable, and what is opened
+    /// from then on. Steps go on while the versions are made durable. The numbers of the versions.
+    ///
+    /// # Errors
+    /// As [`train`](TableSet::train). The last versions stay then, of all tables but those with lower
+    /// numbers.
+    pub fn commit(&self, numbers: &[usize], go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u64>> {
+        let tables = self.inner.service.tables();
+        let of = |&number: &usize| written(&served(&tables, number)?.table);
+        let versioned = numbers
+            .iter()
+            .map(of)
+            .collect::<Result<Vec<&Versioned>>>()?;
+        let _committing: Vec<_> = versioned
+            .iter()
+            .map(|versioned| versioned.committing.lock().expect(PANICKED))
+            .collect();
+        let mut steps = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            let mut step = Step::begin(self, &tables, number)?;
+            step.write_changed(usize::MAX, go_on)?;
+            steps.push(step);
+        }
+        let next: Vec<_> = steps
+            .iter_mut()
+            .map(|step| {
+                let description = step.writer.description.bytes();
+                step.writer.versions.next(step.versioned.map(), description)
+            })
+            .collect();
+        drop(steps);
+        let mut committed = Vec::with_capacity(numbers.len());
+        let mut failed = None;
+        for (next, versioned) in next.into_iter().zip(versioned) {
+            let outcome = match failed {
+                None => next.commit(),
+                Some(_) => Err(outcore_store::Error::Lost {
+                    object: versioned.file.extent().name().to_owned(),
+                }),
+            };
+            committed.push(next.number());
+            let mut writer = versioned.writer("the table")?;
+            writer.versions.settle(next, &outcome);
+            if let Err(error) = outcome {
+                failed.get_or_insert(error);
+            }
+        }
+        match failed {
+            None => Ok(committed),
+            Some(error) => Err(error.into()),
+        }
+    }
+
+    /// Has look-ups that begin from now on use another table of the same shape under this number; those that
+    /// go on finish with the one that they began with. Rows that both versions of one table have alike
+    /// stay in memory.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a table of another shape or encoding, [`Error::Value`] for one that is
+    /// written.
+    pub fn replace(&self, number: usize, table: Table) -> Result<()> {
+        self.inner.service.replace(number, |before| {
+            let (old, new) = (&before.table, &table);
+            let shape = |table: &Table| {
+                (
+                    table.rows(),
+                    table.dim(),
+                    table.encoding(),
+                    table.record_bytes(),
+                )
+            };
+            if shape(old) != shape(new) {
+                return Err(Error::shape(format!(
+                    "{} of {} x {} {} does not take the place of {} of {} x {} {}",
+                    new.name(),
+                    new.rows(),
+                    new.dim(),
+                    new.encoding(),
+                    old.name(),
+                    old.rows(),
+                    old.dim(),
+                    old.encoding()
+                )));
+            }
+            if old.is_written() || new.is_written() {
+                let name = old.name();
+                return Err(Error::value(format!(
+                    "{name}: a table that is written is not replaced"
+                )));
+            }
+            let id = self
+                .inner
+                .ids
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            before
+                .cache
+                .changed()
+                .serve(id, &|row| new.has_same(old, row));
+            Ok(Served {
+                id,
+                table,
+                ..before.clone()
+            })
+        })
+    }
+}
+
+fn written(table: &Table) -> Result<&Versioned> {
+    let versioned = table
+        .versioned()
+        .filter(|versioned| versioned.writer.is_some());
+    versioned.ok_or_else(|| Error::value(format!("{} was not opened for writing", table.name())))
+}
+
+/// A table that nothing else reads or writes meanwhile.
+struct Step<'a> {
+    set: &'a TableSet,
+    tables: &'a Tables,
+    number: usize,
+    versioned: &'a Versioned,
+    writer: std::sync::MutexGuard<'a, Writer>,
+    _alone: RwLockWriteGuard<'a, ()>,
+}
+
+impl<'a> Step<'a> {
+    fn begin(set: &'a TableSet, tables: &'a Tables, number: usize) -> Result<Step<'a>> {
+        let served = &tables[number];
+        let versioned = written(&served.table)?;
+        let gate = served
+            .gate
+            .as_ref()
+            .expect("a table that is written has one");
+        Ok(Step {
+            set,
+            tables,
+            number,
+            versioned,
+            _alone: gate.write().expect(PANICKED),
+            writer: versioned.writer(served.table.name())?,
+        })
+    }
+
+    /// Changes rows, in ascending order, each by its number here.
+    fn change(
+        &mut self,
+        rows: &[u64],
+        go_on: &mut dyn FnMut() -> bool,
+        change: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> Result<()> {
+        self.make_room(go_on)?;
+        let served = &self.tables[self.number];
+        let mut slots = Vec::new();
+        served.cache.seen().find_all(served.id, rows, &mut slots);
+        let missing: Vec<usize> = (0..rows.len()).filter(|&at| slots[at] == NO_SLOT).collect();
+        let numbers = missing.iter().map(|&at| rows[at]);
+        self.rewrite(numbers, go_on, &mut |at, record| {
+            change(missing[at], record)
+        })?;
+        let mut cache = served.cache.changed();
+        let now = (self.writer.description.steps as u32).saturating_add(1);
+        for (at, &slot) in slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| **slot != NO_SLOT)
+        {
+            change(at, cache.change(slot, now));
+        }
+        slots.retain(|&slot| slot != NO_SLOT);
+        let epoch = cache.epoch();
+        cache.used(epoch, &slots);
+        Ok(())
+    }
+
+    /// Rows that have changed must not take all of the cache.
+    fn make_room(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        let cache = self.tables[self.number].cache.seen();
+        let (changed, most) = (cache.changed(), cache.slots() / CHANGED_PART);
+        drop(cache);
+        match changed > most {
+            true => self.write_changed((changed - most / 2) as usize, go_on),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes rows that have changed in the cache, those first that changed longest ago.
+    fn write_changed(&mut self, count: usize, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        let served = &self.tables[self.number];
+        let rows = served.cache.seen().changed_first(count);
+        let cache = served.cache.seen();
+        self.rewrite(
+            rows.iter().map(|(row, _)| *row),
+            go_on,
+            &mut |at, record| {
+                record.copy_from_slice(cache.row(rows[at].1));
+            },
+        )?;
+        drop(cache);
+        let mut cache = served.cache.changed();
+        rows.iter().for_each(|&(_, slot)| cache.written(slot));
+        Ok(())
+    }
+
+    fn rewrite(
+        &mut self,
+        rows: impl Iterator<Item = u64>,
+        go_on: &mut dyn FnMut() -> bool,
+        change: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> Result<()> {
+        let service = &self.set.inner.service;
+        let changes = rewrite(
+            service,
+            self.tables,
+            self.number,
+            &mut self.writer,
+            rows,
+            go_on,
+            change,
+        )?;
+        self.versioned.replace(&mut self.writer, &changes);
+        Ok(())
+    }
+}
