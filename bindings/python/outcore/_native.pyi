@@ -13,7 +13,7 @@ __all__ = [
     "Job",
     "Loader",
     "Matrix",
-    "PackedWriter",
+    "RowWriter",
     "PendingLookUp",
     "Running",
     "Session",
@@ -446,10 +446,10 @@ class PendingLookUp:
     def result(self) -> list[tuple[int, int, Any]]: ...
 
 @final
-class PackedWriter:
+class RowWriter:
     def __new__(
         cls, session: Session, path: str, rows: int, dim: int, encoding: str, placement: npt.NDArray[np.uint32] | None
-    ) -> PackedWriter: ...
+    ) -> RowWriter: ...
     def write(self, rows: npt.NDArray[np.float32]) -> None: ...
     def write_stored(self, rows: bytes) -> None: ...
     def finish(self) -> None: ...

@@ -611,7 +611,7 @@ def pack(
     slots = None if placement is None else np.ascontiguousarray(placement, np.uint32)
     order = np.arange(rows.count) if slots is None else np.argsort(slots, kind="stable")
     encoding = encoding or rows.encoding
-    writer = _native.PackedWriter(session._inner, full_path(path), rows.count, rows.dim, encoding, slots)
+    writer = _native.RowWriter(session._inner, full_path(path), rows.count, rows.dim, encoding, slots)
     try:
         for first in range(0, rows.count, rows.at_once):
             numbers = order[first : first + rows.at_once]

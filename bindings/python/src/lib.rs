@@ -83,7 +83,7 @@ mod _native {
     #[pymodule_export]
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]
-    use crate::tables::{PackedWriter, PendingLookUp, Tables, cache_misses, reuse_shares};
+    use crate::tables::{PendingLookUp, RowWriter, Tables, cache_misses, reuse_shares};
     #[pymodule_export]
     use crate::trace::{Trace, merge_traces};
 }

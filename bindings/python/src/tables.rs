@@ -6,8 +6,8 @@ use std::time::Duration;
 use numpy::{PyArrayDescrMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use outcore::tables::reuse::{Miniatures, ReuseCounts, ReuseProfile, belady, static_top};
 use outcore::tables::{
-    Bags, Failure, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, Serving, Table,
-    TableSet, TableWriter,
+    Bags, Failure, Feature, Gradient, Ids, Opening, Optimizer, Out, PolicyKind, Pooling,
+    RowEncoding, Serving, Table, TableSet, TableWriter,
 };
 use outcore::{Buf, DType, Error};
 use pyo3::prelude::*;
@@ -37,9 +37,8 @@ pub(crate) struct Tables(Owned<TableSet>);
 /// it is packed.
 type Description = (String, u64, usize, usize, String, &'static str, bool);
 
-/// Features of a call: table, ids, how bags are given and what gives them, pooling, weights, padding, and
-/// the result with its type.
-type Asked<'py> = (
+/// A feature: table, ids, how bags are given and what gives them, pooling, weights, padding.
+type AskedFeature<'py> = (
     usize,
     Bound<'py, PyUntypedArray>,
     String,
@@ -48,8 +47,16 @@ type Asked<'py> = (
     String,
     Option<Bound<'py, PyUntypedArray>>,
     Option<u64>,
+);
+
+/// A feature, and its result with the type of that.
+type Asked<'py> = (AskedFeature<'py>, Bound<'py, PyUntypedArray>, String);
+
+/// A feature, the gradient of its result, and the order of its members.
+type AskedGradient<'py> = (
+    AskedFeature<'py>,
     Bound<'py, PyUntypedArray>,
-    String,
+    Option<PyReadonlyArray1<'py, i64>>,
 );
 
 /// A bag that could not be looked up: its feature, its number, and the exception.
@@ -57,13 +64,13 @@ type Failed = (usize, usize, Py<PyAny>);
 
 #[pymethods]
 impl Tables {
-    /// Paths, tensor and encoding of each table; bytes of the cache, its policy, bytes of what is being
+    /// Paths, tensor and encoding of each table, and whether it is written; bytes of the cache, its policy, bytes of what is being
     /// read, and how many look-ups read at a time.
     #[new]
     fn new(
         py: Python<'_>,
         session: &Session,
-        tables: Vec<(Vec<PathBuf>, Option<String>, Option<String>)>,
+        tables: Vec<(Vec<PathBuf>, Option<String>, Option<String>, bool)>,
         cache_bytes: Option<u64>,
         policy: &str,
         reading_bytes: Option<u64>,
@@ -79,9 +86,13 @@ impl Tables {
             readers,
         };
         let mut opened = Vec::with_capacity(tables.len());
-        for (paths, tensor, encoding) in tables {
-            let encoding = encoding.as_deref().map(encoding_of).transpose()?;
-            opened.push((paths, Opening { tensor, encoding }));
+        for (paths, tensor, encoding, for_writing) in tables {
+            let opening = Opening {
+                tensor,
+                encoding: encoding.as_deref().map(encoding_of).transpose()?,
+                for_writing,
+            };
+            opened.push((paths, opening));
         }
         let (session, own) = (session.get()?, session.get()?.clone());
         let open = move |_: &dyn Fn() -> bool| {
@@ -153,6 +164,101 @@ impl Tables {
         let set = self.0.get()?;
         let call = Call::of(&asked)?;
         interruptible(py, |go_on| set.prefetch(&call.features(), go_on))
+    }
+
+    /// Reads rows into memory on a thread of the set, as far as they have room.
+    fn submit_load(&self, asked: Vec<Asked<'_>>) -> PyResult<PendingLookUp> {
+        let call = Call::of(&asked)?;
+        let work = move |set: &TableSet, go_on: &mut dyn FnMut() -> bool| {
+            set.load(&call.features(), go_on).map(|()| Vec::new())
+        };
+        let pending = self.0.get()?.submit(work).map_err(to_python)?;
+        Ok(PendingLookUp(Owned::new(std::sync::Mutex::new(Some(
+            pending,
+        )))))
+    }
+
+    /// One step of an optimizer, with its learning rate, its decays, and what it adds to roots.
+    fn train(
+        &self,
+        py: Python<'_>,
+        asked: Vec<AskedGradient<'_>>,
+        optimizer: &str,
+        rate: f64,
+        betas: (f64, f64),
+        eps: f64,
+    ) -> PyResult<()> {
+        let set = self.0.get()?;
+        let named: Optimizer = optimizer
+            .parse()
+            .map_err(|error: outcore::tables::UnknownOptimizer| wrong(error.to_string()))?;
+        let optimizer = match named {
+            Optimizer::Sgd => named,
+            Optimizer::RowwiseAdagrad { .. } => Optimizer::RowwiseAdagrad { eps },
+            Optimizer::Adam { .. } => Optimizer::Adam { betas, eps },
+        };
+        let own = asked
+            .iter()
+            .map(|(feature, gradient, _)| Ok((OwnFeature::of(feature)?, floats(gradient)?)))
+            .collect::<PyResult<Vec<(OwnFeature, Buf)>>>()?;
+        let gradients = own
+            .iter()
+            .zip(&asked)
+            .map(|((own, of_bags), (_, _, order))| {
+                Ok(Gradient {
+                    feature: own.feature(),
+                    of_bags: bytemuck::cast_slice(of_bags),
+                    order: order.as_ref().map(|order| order.as_slice()).transpose()?,
+                })
+            })
+            .collect::<PyResult<Vec<Gradient<'_>>>>()?;
+        interruptible(py, |go_on| set.train(&gradients, &optimizer, rate, go_on))
+    }
+
+    /// Sets rows; false for a delta that has been applied.
+    fn write_rows(
+        &self,
+        py: Python<'_>,
+        table: usize,
+        rows: PyReadonlyArray1<'_, u64>,
+        elements: numpy::PyReadonlyArray2<'_, f32>,
+        delta: Option<u64>,
+    ) -> PyResult<bool> {
+        let (set, rows, elements) = (self.0.get()?, rows.as_slice()?, elements.as_slice()?);
+        interruptible(py, |go_on| {
+            set.write_rows(table, rows, elements, delta, go_on)
+        })
+    }
+
+    /// Makes the next versions of tables; their numbers.
+    fn commit(&self, py: Python<'_>, tables: Vec<usize>) -> PyResult<Vec<u64>> {
+        let set = self.0.get()?;
+        interruptible(py, |go_on| set.commit(&tables, go_on))
+    }
+
+    /// The version of a table that changes.
+    fn version(&self, table: usize) -> PyResult<Option<u64>> {
+        Ok(self.0.get()?.table(table).version())
+    }
+
+    /// Another table takes the place of one.
+    fn replace(
+        &self,
+        py: Python<'_>,
+        session: &Session,
+        table: usize,
+        new: (Vec<PathBuf>, Option<String>, Option<String>),
+    ) -> PyResult<()> {
+        let set = self.0.get()?;
+        let (paths, tensor, encoding) = new;
+        let opening = Opening {
+            tensor,
+            encoding: encoding.as_deref().map(encoding_of).transpose()?,
+            for_writing: false,
+        };
+        let session = session.get()?;
+        let replace = || set.replace(table, Table::open(session, &paths, &opening)?);
+        py.detach(replace).map_err(to_python)
     }
 
     /// Rows as they are stored, one behind another.
@@ -231,6 +337,33 @@ struct OwnFeature {
 }
 
 impl OwnFeature {
+    fn of(asked: &AskedFeature<'_>) -> PyResult<OwnFeature> {
+        let (table, ids, kind, bags, length, mode, weights, padding) = asked;
+        let bags = bags.as_ref().map(Numbers::of).transpose()?;
+        let kind = match (kind.as_str(), bags) {
+            ("each", None) => Kind::Each,
+            ("fixed", None) => Kind::Fixed(*length),
+            ("offsets", Some(offsets)) => Kind::Offsets(offsets),
+            ("offsets and end", Some(offsets)) => Kind::OffsetsAndEnd(offsets),
+            ("lengths", Some(lengths)) => Kind::Lengths(lengths),
+            (kind, _) => return Err(wrong(format!("bags by '{kind}'"))),
+        };
+        let mode = match mode.as_str() {
+            "sum" => Pooling::Sum,
+            "mean" => Pooling::Mean,
+            "max" => Pooling::Max,
+            mode => return Err(wrong(format!("mode '{mode}', not 'sum', 'mean' or 'max'"))),
+        };
+        Ok(OwnFeature {
+            table: *table,
+            ids: Numbers::of(ids)?,
+            kind,
+            mode,
+            weights: weights.as_ref().map(floats).transpose()?,
+            padding: *padding,
+        })
+    }
+
     fn feature(&self) -> Feature<'_> {
         Feature {
             table: self.table,
@@ -278,6 +411,12 @@ impl Numbers {
     }
 }
 
+/// Elements of an array of float32.
+fn floats(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buf> {
+    contiguous(array, &[DType::F32])?;
+    Ok(adopt(array, array.len() * 4))
+}
+
 /// The type of an array without gaps.
 fn contiguous(array: &Bound<'_, PyUntypedArray>, wanted: &[DType]) -> PyResult<DType> {
     let descr = array.dtype();
@@ -311,37 +450,8 @@ impl Call {
             own: Vec::with_capacity(asked.len()),
             results: Vec::with_capacity(asked.len()),
         };
-        for (table, ids, kind, bags, length, mode, weights, padding, out, dtype) in asked {
-            let bags = bags.as_ref().map(Numbers::of).transpose()?;
-            let kind = match (kind.as_str(), bags) {
-                ("each", None) => Kind::Each,
-                ("fixed", None) => Kind::Fixed(*length),
-                ("offsets", Some(offsets)) => Kind::Offsets(offsets),
-                ("offsets and end", Some(offsets)) => Kind::OffsetsAndEnd(offsets),
-                ("lengths", Some(lengths)) => Kind::Lengths(lengths),
-                (kind, _) => return Err(wrong(format!("bags by '{kind}'"))),
-            };
-            let mode = match mode.as_str() {
-                "sum" => Pooling::Sum,
-                "mean" => Pooling::Mean,
-                "max" => Pooling::Max,
-                mode => return Err(wrong(format!("mode '{mode}', not 'sum', 'mean' or 'max'"))),
-            };
-            let weights = match weights {
-                Some(array) => {
-                    contiguous(array, &[DType::F32])?;
-                    Some(adopt(array, array.len() * 4))
-                }
-                None => None,
-            };
-            call.own.push(OwnFeature {
-                table: *table,
-                ids: Numbers::of(ids)?,
-                kind,
-                mode,
-                weights,
-                padding: *padding,
-            });
+        for (feature, out, dtype) in asked {
+            call.own.push(OwnFeature::of(feature)?);
             let dtype = DType::parse(dtype).ok_or_else(|| wrong(format!("dtype '{dtype}'")))?;
             // bfloat16 comes as integers of 16 bits.
             let stored = contiguous(
@@ -457,10 +567,10 @@ pub(crate) fn reuse_shares(
 
 /// Writes a packed table.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct PackedWriter(Owned<std::sync::Mutex<Option<TableWriter>>>);
+pub(crate) struct RowWriter(Owned<std::sync::Mutex<Option<TableWriter>>>);
 
 #[pymethods]
-impl PackedWriter {
+impl RowWriter {
     #[new]
     fn new(
         py: Python<'_>,
@@ -470,14 +580,40 @@ impl PackedWriter {
         dim: usize,
         encoding: &str,
         placement: Option<PyReadonlyArray1<'_, u32>>,
-    ) -> PyResult<PackedWriter> {
+    ) -> PyResult<RowWriter> {
         let (session, encoding) = (session.get()?, encoding_of(encoding)?);
         let placement = placement
             .map(|slots| Ok::<_, PyErr>(slots.as_slice()?.to_vec()))
             .transpose()?;
         let writer =
             py.detach(|| TableWriter::create(session, &path, rows, dim, encoding, placement));
-        Ok(PackedWriter(Owned::new(std::sync::Mutex::new(Some(
+        Ok(RowWriter(Owned::new(std::sync::Mutex::new(Some(
+            writer.map_err(to_python)?,
+        )))))
+    }
+
+    /// Of a table that changes, for an optimizer perhaps.
+    #[staticmethod]
+    fn versioned(
+        py: Python<'_>,
+        session: &Session,
+        path: PathBuf,
+        rows: u64,
+        dim: usize,
+        encoding: &str,
+        optimizer: Option<&str>,
+    ) -> PyResult<RowWriter> {
+        let (session, encoding) = (session.get()?, encoding_of(encoding)?);
+        let optimizer = optimizer
+            .map(|name| {
+                name.parse::<Optimizer>()
+                    .map_err(|error| wrong(error.to_string()))
+            })
+            .transpose()?;
+        let writer = py.detach(|| {
+            TableWriter::create_versioned(session, &path, rows, dim, encoding, optimizer.as_ref())
+        });
+        Ok(RowWriter(Owned::new(std::sync::Mutex::new(Some(
             writer.map_err(to_python)?,
         )))))
     }
@@ -519,7 +655,7 @@ impl PackedWriter {
     }
 }
 
-impl PackedWriter {
+impl RowWriter {
     fn with(
         &self,
         py: Python<'_>,

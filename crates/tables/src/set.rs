@@ -293,18 +293,39 @@ impl TableSet {
         features: &[Feature<'_>],
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<u64> {
+        let time = self.inner.time.fetch_add(1, Ordering::Relaxed) + 1;
+        self.read_ahead(features, Some(time), go_on)?;
+        Ok(time)
+    }
+
+    /// Reads rows that may be looked up into memory, as far as the policy has room for them. For tables that
+    /// are trained: their rows are looked up when those of the step before have changed.
+    ///
+    /// # Errors
+    /// As [`look_up`](TableSet::look_up).
+    pub fn load(&self, features: &[Feature<'_>], go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.read_ahead(features, None, go_on)
+    }
+
+    fn read_ahead(
+        &self,
+        features: &[Feature<'_>],
+        time: Option<u64>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
         let service = &self.inner.service;
         let tables = service.tables();
         let bagged = bagged(&tables, features)?;
         let _shared = shared(&tables, features.iter().map(|feature| feature.table));
-        let time = self.inner.time.fetch_add(1, Ordering::Relaxed) + 1;
         let (mut window, mut missing) = (Window::default(), Vec::new());
         for (feature, bagged) in features.iter().zip(&bagged) {
             let served = &tables[feature.table];
             for rows in bagged.rows.chunks(BLOCK) {
                 let mut cache = served.cache.changed();
                 for &row in rows {
-                    cache.will_use(row, time);
+                    if let Some(time) = time {
+                        cache.will_use(row, time);
+                    }
                     if cache.slots() > 0 && cache.find(row) == NO_SLOT {
                         missing.push(row);
                     }
@@ -318,8 +339,7 @@ impl TableSet {
                 }
             }
         }
-        Reading::load(service, &tables, &mut window, go_on)?;
-        Ok(time)
+        Reading::load(service, &tables, &mut window, go_on)
     }
 
     /// Rows that are to stay in memory whatever comes, such as those that a profile found to be looked up
