@@ -474,6 +474,8 @@ def _bags(feature: Feature, ids: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any
     if ids.ndim == 2:
         if offsets is not None or lengths is not None:
             raise ArgumentError("ids of two dimensions are bags by themselves, without offsets and lengths")
+        if ids.shape[1] == 0:
+            return "lengths", np.zeros(len(ids), np.int64), 0, len(ids)
         return "fixed", None, ids.shape[1], ids.shape[0]
     if ids.ndim != 1:
         raise ShapeError(f"ids of shape {ids.shape}, which are neither a list nor bags of one length")

@@ -76,6 +76,19 @@ def test_bags_have_the_bits_of_torch(
     same(embedding.EmbeddingBag(table, mode, padding_idx=padding)(square.numpy()), theirs(square))
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_bags_of_two_dimensions_may_be_empty(table: Table, mode: Any, count: int) -> None:
+    ids = torch.empty((count, 0), dtype=torch.int64)
+    expected = np.zeros((count, DIM), np.float32)
+    # Memory that was in use before: what is not written shows.
+    np.full((count, DIM), np.nan, np.float32)
+    same(oct.EmbeddingBag(table, mode)(ids), expected)
+    same(embedding.EmbeddingBag(table, mode)(ids.numpy()), expected)
+    if mode == "sum":
+        same(oct.EmbeddingBag(table, mode)(ids, per_sample_weights=torch.empty((count, 0))), expected)
+
+
 def test_weights_of_samples(table: Table, weight: np.ndarray) -> None:
     ids, offsets = bags(5)
     weights = torch.randn(len(ids))
