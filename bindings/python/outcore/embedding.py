@@ -403,8 +403,8 @@ class TableSet:
         return PendingLookUp(self._served.native.submit([one.native for one in asked], time), [one.out for one in asked])
 
     def prefetch(self, features: Sequence[Feature]) -> int:
-        """Reads rows into memory that are looked up soon, where they stay until then if there is room; what it returns is passed
-        to `submit`, in the order of the prefetches."""
+        """Reads rows into memory that are looked up soon, where they stay until then if there is room, and waits for the reads.
+        What it returns is passed to `submit`, in the order of the prefetches."""
         return self._served.native.prefetch([one.native for one in self._asked(features)])
 
     def _asked(self, features: Sequence[Feature]) -> list[_Asked]:
