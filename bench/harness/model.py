@@ -116,15 +116,25 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class BagTrace:
-    """Batches of row numbers as the RecSSD paper draws them, whose pages are so many bytes, and the tables, in a folder."""
+    """Batches of row numbers as the RecSSD paper draws them, `ids-K.npy` and `trace-K.json`, beside the tables and the database
+    that traces of one folder share."""
 
     path: str
     model: str
     k: int
     touched_bytes: int
+    """Of the pages that the rows lie on, one row a page."""
     batches: int
     batch_size: int
     seed: int = 123
+
+    @property
+    def facts_path(self) -> str:
+        return f"{self.path}/trace-{self.k}.json"
+
+    @property
+    def ids_path(self) -> str:
+        return f"{self.path}/ids-{self.k}.npy"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,25 +15,28 @@ from outcore.embedding_bench.traces import Locality
 from harness.model import MIB, ROOT, BagTrace
 from legs.tables import key_of, rocksdb_folder, rocksdb_options
 
-BATCH_ROWS = 1 << 16
+SORTED_FILE_BYTES = 64 * MIB
+"""Of RocksDB's files, whose default is this size."""
 
 
 def spec_of(trace: BagTrace) -> tuple[ModelSpec, Locality]:
     """The model with tables that are as large as the trace needs, and the trace's generator."""
-    return Locality(trace.k).covering(MODELS[trace.model], trace.touched_bytes, times=1)
+    model = MODELS[trace.model]
+    no_rows = replace(model, tables=tuple(replace(table, rows=0) for table in model.tables))
+    return Locality(trace.k).covering(no_rows, trace.touched_bytes, times=1)
 
 
 def make(trace: BagTrace, root: Path = ROOT) -> None:
-    """`ids.npy`, batches x look-ups of all tables one after another; the tables; and `trace.json`."""
-    folder = root / trace.path
-    told = folder / "trace.json"
+    """Row numbers, batches x look-ups of all tables one after another; the tables; the database; and what they are."""
+    told = root / trace.facts_path
     if told.exists():
         return
+    folder = root / trace.path
     folder.mkdir(parents=True, exist_ok=True)
     spec, locality = spec_of(trace)
     made = locality(spec, trace.batches, trace.batch_size, trace.seed)
     batches = [np.concatenate([ids for ids, _ in made.batch(number)]) for number in range(trace.batches)]
-    np.save(folder / "ids.npy", np.stack(batches))
+    np.save(root / trace.ids_path, np.stack(batches))
     paths = table_files(spec, folder)
     make_database(paths, folder)
     lookups = [table.lookups for table in spec.tables]
@@ -40,19 +45,28 @@ def make(trace: BagTrace, root: Path = ROOT) -> None:
 
 
 def make_database(paths: list[str], folder: Path) -> None:
-    """The rows of all tables in RocksDB, compacted, where it is installed."""
+    """The rows of all tables in RocksDB, where it is installed: in sorted files that do not overlap, as compacted ones are."""
     try:
-        from rocksdict import Rdict, WriteBatch
+        from rocksdict import Rdict, SstFileWriter
     except ImportError:
         return
-    database = Rdict(rocksdb_folder(str(folder)), rocksdb_options(64 * MIB))
+    whole, unfinished = Path(rocksdb_folder(str(folder))), folder / "rocksdb.unfinished"
+    if whole.exists():
+        return
+    shutil.rmtree(unfinished, ignore_errors=True)
+    database = Rdict(str(unfinished), rocksdb_options(64 * MIB))
     for number, path in enumerate(paths):
         table = np.load(path, mmap_mode="r")
-        for first in range(0, len(table), BATCH_ROWS):
-            batch = WriteBatch(raw_mode=True)
-            for row, numbers in enumerate(np.asarray(table[first : first + BATCH_ROWS]), first):
-                batch.put(key_of(number, row), numbers.tobytes())
-            database.write(batch)
+        at_once = SORTED_FILE_BYTES // table[:1].nbytes
+        for first in range(0, len(table), at_once):
+            sorted_file = str(folder / "rows.sst")
+            writer = SstFileWriter(rocksdb_options(64 * MIB))
+            writer.open(sorted_file)
+            for row, numbers in enumerate(np.asarray(table[first : first + at_once]), first):
+                writer[key_of(number, row)] = numbers.tobytes()
+            writer.finish()
+            database.ingest_external_file([sorted_file])
+            Path(sorted_file).unlink(missing_ok=True)
         del table
-    database.compact_range(None, None)
     database.close()
+    unfinished.rename(whole)

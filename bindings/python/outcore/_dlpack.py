@@ -1,7 +1,7 @@
 """DLPack of elements that NumPy has no type of its own for: bfloat16 and float8.
 
-NumPy's capsules are those of unsigned integers of the same size, with the code of the type exchanged. A capsule, and the
-description in it, belong to whoever takes it next.
+NumPy's capsules are those of unsigned integers of the same size, with the code of the type exchanged. The consumer of
+a capsule owns it, and the description in it.
 
     DLTensor: data, 8 bytes | device, 8 | ndim, 4 | code, 1 | bits, 1 | lanes, 2 | ...
     "dltensor": a DLTensor | ...        "dltensor_versioned": 32 bytes | a DLTensor | ...

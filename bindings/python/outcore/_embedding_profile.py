@@ -19,7 +19,7 @@ POLICIES = ("static", "lru", "s3-fifo", "belady")
 """The rows that occur most; the two that a table can have; and the best that is possible where all look-ups are known."""
 EXACT_LOOKUPS = 2_000_000
 SAMPLED_ROWS = 100_000
-"""Of a longer list, so many rows are followed."""
+"""Rows that are followed of a list that is longer."""
 SLOT_BYTES = 120
 """What a row takes in a cache besides its own bytes: index, policy and statistics."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,14 @@ STORED = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: 
 """What NumPy sees of a tensor's memory."""
 
 
+class _Submitted(NamedTuple):
+    """A look-up of these arguments, as their tensors were then."""
+
+    given: tuple[Any, ...]
+    versions: tuple[int | None, ...]
+    pending: PendingLookUp
+
+
 class _OnTable(nn.Module):
     """A module whose weight is a table on SSD: frozen, and no part of `state_dict` but for where it is and what shape it has."""
 
@@ -38,7 +46,7 @@ class _OnTable(nn.Module):
         self.dtype = wanted
         self.stall_seconds = 0.0
         """Time that calls have waited for rows, of look-ups that were submitted before."""
-        self._ahead: deque[tuple[tuple[Any, ...], PendingLookUp]] = deque()
+        self._ahead: deque[_Submitted] = deque()
 
     @property
     def num_embeddings(self) -> int:
@@ -66,19 +74,21 @@ class _OnTable(nn.Module):
         # The type of the memory is that of the tensor, whatever NumPy sees of it.
         return asked._replace(native=(*asked.native[:-1], DTYPES[self.dtype]))
 
-    def _submit(self, key: tuple[Any, ...], asked: _Asked) -> None:
+    def _submit(self, given: tuple[Any, ...], asked: _Asked) -> None:
         native = self.table._served.native.submit([asked.native], None)
-        self._ahead.append((key, PendingLookUp(native, [asked.out])))
+        self._ahead.append(_Submitted(given, _versions(given), PendingLookUp(native, [asked.out])))
 
-    def _taken(self, key: tuple[Any, ...]) -> Tensor | None:
-        """The result of the look-up that was submitted with these arguments; those submitted before it are dropped."""
-        if not any(_same(known, key) for known, _ in self._ahead):
+    def _taken(self, given: tuple[Any, ...]) -> Tensor | None:
+        """The result of the look-up that was submitted with these arguments. Those submitted before it are dropped, and those of
+        tensors that were changed since."""
+        self._ahead = deque(one for one in self._ahead if one.versions == _versions(one.given))
+        if not any(_same(one.given, given) for one in self._ahead):
             return None
         while True:
-            known, pending = self._ahead.popleft()
-            if _same(known, key):
+            submitted = self._ahead.popleft()
+            if _same(submitted.given, given):
                 began = time.perf_counter()
-                (found,) = pending.result()
+                (found,) = submitted.pending.result()
                 self.stall_seconds += time.perf_counter() - began
                 return cast(Tensor, found)
 
@@ -112,8 +122,25 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
+def _versions(given: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """How often each tensor was changed in place, which inference tensors do not count."""
+    return tuple(one._version if isinstance(one, Tensor) and not one.is_inference() else None for one in given)
+
+
 def _array(numbers: Any) -> Any:
-    return numbers.detach().cpu().numpy() if isinstance(numbers, Tensor) else numbers
+    if not isinstance(numbers, Tensor):
+        return numbers
+    # NumPy has no bfloat16.
+    numbers = numbers.float() if numbers.dtype == torch.bfloat16 else numbers
+    return numbers.detach().cpu().numpy()
+
+
+def _refuse_gradients(weights: Any) -> None:
+    if isinstance(weights, Tensor) and weights.requires_grad and torch.is_grad_enabled():
+        raise ArgumentError(
+            "per_sample_weights require a gradient, which look-ups on SSD do not compute: pass per_sample_weights.detach(), or "
+            "call under torch.no_grad()"
+        )
 
 
 def _like(result: Tensor, ids: Any) -> Tensor:
@@ -141,7 +168,7 @@ class Embedding(_OnTable):
         return self._asked(Feature(self.table._number, numbers.ravel()), numbers.shape)
 
     def submit(self, ids: Tensor) -> None:
-        """Begins to look up on another thread what a later call with this tensor returns."""
+        """Begins to look up on another thread what a later call with this tensor returns, unless it changes before."""
         self._submit((ids,), self._feature(ids))
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -157,7 +184,9 @@ class EmbeddingBag(_OnTable):
     """`torch.nn.EmbeddingBag` on a table on SSD.
 
     Call `submit` with the arguments of the next batch before the network of this one runs: rows are then read while it computes,
-    and the call with the same tensors finds its result there.
+    and the call with the same tensors finds its result there. What was submitted of a tensor that was changed in place since is
+    looked up again; changes of inference tensors, and through memory shared with NumPy, are not noticed. No gradient is computed,
+    of `per_sample_weights` neither: those that require one are refused while gradients are recorded.
 
     Parameters
     ----------
@@ -203,10 +232,12 @@ class EmbeddingBag(_OnTable):
 
     def submit(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> None:
         """Begins to look up on another thread what a later call with these tensors returns."""
+        _refuse_gradients(per_sample_weights)
         self._submit((ids, offsets, per_sample_weights), self._feature(ids, offsets, per_sample_weights))
 
     def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Bags and elements."""
+        _refuse_gradients(per_sample_weights)
         found = self._taken((ids, offsets, per_sample_weights))
         return _like(self._now(self._feature(ids, offsets, per_sample_weights)) if found is None else found, ids)
 

@@ -403,8 +403,8 @@ class TableSet:
         return PendingLookUp(self._served.native.submit([one.native for one in asked], time), [one.out for one in asked])
 
     def prefetch(self, features: Sequence[Feature]) -> int:
-        """Reads rows into memory that are looked up soon, where they stay until then if there is room; what it returns is passed
-        to `submit`, in the order of the prefetches."""
+        """Reads rows into memory that are looked up soon, where they stay until then if there is room, and waits for the reads.
+        What it returns is passed to `submit`, in the order of the prefetches."""
         return self._served.native.prefetch([one.native for one in self._asked(features)])
 
     def _asked(self, features: Sequence[Feature]) -> list[_Asked]:
@@ -474,6 +474,8 @@ def _bags(feature: Feature, ids: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any
     if ids.ndim == 2:
         if offsets is not None or lengths is not None:
             raise ArgumentError("ids of two dimensions are bags by themselves, without offsets and lengths")
+        if ids.shape[1] == 0:
+            return "lengths", np.zeros(len(ids), np.int64), 0, len(ids)
         return "fixed", None, ids.shape[1], ids.shape[0]
     if ids.ndim != 1:
         raise ShapeError(f"ids of shape {ids.shape}, which are neither a list nor bags of one length")

@@ -159,7 +159,7 @@ impl Tables {
         )))))
     }
 
-    /// Reads rows ahead of their use, on a thread of the set; the time of their use.
+    /// Reads rows ahead of their use, and returns when they are in memory; the time of their use.
     fn prefetch(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<u64> {
         let set = self.0.get()?;
         let call = Call::of(&asked)?;
@@ -289,7 +289,7 @@ pub(crate) struct PendingLookUp(
 
 #[pymethods]
 impl PendingLookUp {
-    /// Waits for at most so many seconds; true if the result is there, or was taken.
+    /// Waits for at most `seconds`; true if the result is there, or was taken.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let pending = self.0.get()?;
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();

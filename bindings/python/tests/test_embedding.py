@@ -76,6 +76,19 @@ def test_bags_have_the_bits_of_torch(
     same(embedding.EmbeddingBag(table, mode, padding_idx=padding)(square.numpy()), theirs(square))
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_bags_of_two_dimensions_may_be_empty(table: Table, mode: Any, count: int) -> None:
+    ids = torch.empty((count, 0), dtype=torch.int64)
+    expected = np.zeros((count, DIM), np.float32)
+    # Memory that was in use before: what is not written shows.
+    np.full((count, DIM), np.nan, np.float32)
+    same(oct.EmbeddingBag(table, mode)(ids), expected)
+    same(embedding.EmbeddingBag(table, mode)(ids.numpy()), expected)
+    if mode == "sum":
+        same(oct.EmbeddingBag(table, mode)(ids, per_sample_weights=torch.empty((count, 0))), expected)
+
+
 def test_weights_of_samples(table: Table, weight: np.ndarray) -> None:
     ids, offsets = bags(5)
     weights = torch.randn(len(ids))
@@ -84,6 +97,8 @@ def test_weights_of_samples(table: Table, weight: np.ndarray) -> None:
     square = torch.randint(0, ROWS, (8, 5))
     weights = torch.randn(8, 5)
     same(oct.EmbeddingBag(table, "sum")(square, per_sample_weights=weights), theirs(square, per_sample_weights=weights))
+    half = weights.bfloat16()
+    same(oct.EmbeddingBag(table, "sum")(square, per_sample_weights=half), theirs(square, per_sample_weights=half.float()))
     with pytest.raises(errors.ArgumentError, match="per_sample_weights are for sums"):
         oct.EmbeddingBag(table, "mean")(square, per_sample_weights=weights)
 
@@ -241,6 +256,35 @@ def test_look_ups_go_on_while_the_caller_computes(table: Table, weight: np.ndarr
             ours.submit(*batches[number + 1])
         same(ours(*batch), theirs(*batch))
     assert not ours._ahead and ours.stall_seconds >= 0
+
+
+def test_ids_that_were_changed_after_they_were_submitted_are_looked_up_again(table: Table, weight: np.ndarray) -> None:
+    bag, rows = oct.EmbeddingBag(table, "sum"), oct.Embedding(table)
+    ids, offsets = torch.arange(6), torch.tensor([0, 2])
+    for number in range(3):
+        bag.submit(ids, offsets)
+        rows.submit(ids)
+        if number == 1:
+            ids += 10
+        same(bag(ids, offsets), torch.nn.functional.embedding_bag(ids, torch.from_numpy(weight), offsets, mode="sum"))
+        same(rows(ids), weight[ids])
+        assert not bag._ahead and not rows._ahead
+    assert bag.stall_seconds > 0
+    with torch.inference_mode():
+        uncounted = torch.arange(6)
+    rows.submit(uncounted)
+    same(rows(uncounted), weight[:6])
+    assert not rows._ahead
+
+
+def test_weights_that_need_a_gradient_are_refused(table: Table) -> None:
+    ours = oct.EmbeddingBag(table, "sum")
+    ids, weights = torch.randint(0, ROWS, (8, 5)), torch.randn(8, 5, requires_grad=True)
+    for call in (ours, ours.submit):
+        with pytest.raises(errors.ArgumentError, match=r"require a gradient.*detach\(\)"):
+            call(ids, per_sample_weights=weights)
+    with torch.no_grad():
+        same(ours(ids, per_sample_weights=weights), ours(ids, per_sample_weights=weights.detach()))
 
 
 def test_many_threads(table: Table, weight: np.ndarray) -> None:

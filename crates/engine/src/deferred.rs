@@ -120,7 +120,7 @@ mod tests {
     use crate::engine::Config;
 
     #[test]
-    fn it_is_done_once_whoever_does_it() {
+    fn it_is_done_once_by_a_worker_or_the_caller() {
         let engine = Engine::new(Config {
             threads: 1,
             ..Config::default()
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_it_may_wait_a_while() {
+    fn a_wait_for_the_result_has_a_timeout() {
         let engine = Engine::new(Config {
             threads: 1,
             ..Config::default()
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_of_whoever_wants_it() {
+    fn a_panic_is_raised_where_the_result_is_taken() {
         let engine = Engine::new(Config {
             threads: 1,
             ..Config::default()

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_makes_way() {
+    fn a_writer_that_gives_up_makes_way() {
         let mut extent_locks = ExtentLocks::default();
         let extent_lock = maker();
         let [mut first, mut second] = [0; 2].map(|_| extent_lock(&[(1, false)]));

@@ -222,7 +222,7 @@ fn a_batch_larger_than_memory_is_split_or_refused() {
 }
 
 #[test]
-fn whoever_asks_for_more_than_there_is_learns_what_and_where() {
+fn items_beyond_the_extent_are_refused_with_name_and_offset() {
     let (extent, device) = faulty(&pattern(1000, 1), 512, Faults::default());
     let engine = engine();
     for range in [990..1001, 1001..1001, usize::MAX - 3..usize::MAX] {
@@ -341,7 +341,7 @@ fn a_fault_at_each_read_is_an_error_and_nothing_hangs() {
 }
 
 #[test]
-fn known_items_cost_no_request_until_somebody_needs_their_memory() {
+fn known_items_cost_no_request_until_their_memory_is_needed() {
     let bytes = pattern(400_000, 3);
     let (extent, device) = faulty(&bytes, 512, Faults::default());
     let engine = engine();
@@ -523,7 +523,7 @@ fn bytes_outlive_ticket_and_engine() {
 }
 
 #[test]
-fn a_finished_batch_that_nobody_takes_is_given_back() {
+fn a_finished_batch_that_is_not_taken_is_given_back() {
     let (extent, _) = faulty(&pattern(10_000, 1), 512, Faults::default());
     let engine = engine();
     let ticket = engine.gather(&items(&extent, &[5..700]), &COLD).unwrap();

@@ -238,7 +238,7 @@ fn files_are_read_and_written_at_any_offset() {
 }
 
 #[test]
-fn whoever_keeps_every_block_is_told_instead_of_waiting_for_himself() {
+fn a_reader_that_keeps_every_block_is_refused_instead_of_waiting_forever() {
     let bytes = pattern(20_000, 8);
     let extent = Extent::new("memory", device(&bytes, 512));
     let engine = engine();
@@ -879,7 +879,7 @@ fn frames_of_the_caller_are_used_and_dropped() {
 }
 
 #[test]
-fn streams_that_nobody_reads_make_way_for_a_run() {
+fn streams_that_are_not_read_make_way_for_a_run() {
     let engine = engine();
     let content = pattern(BUDGET as usize, 2);
     let extents: Vec<Extent> = (0..4)

@@ -5,7 +5,7 @@
 //! drawn at random; `end`, the last ones; `rows`, some rows of each query, drawn at random. The
 //! last lines are learned on what is held out: what could be reached if it were known.
 //!
-//! Batches are of so many queries one after another and begin at every fourth part of one.
+//! Batches are of 16 and of 64 queries one after another and begin at every fourth part of one.
 
 use std::error::Error;
 use std::num::NonZero;
@@ -19,7 +19,7 @@ const BATCHES: [usize; 2] = [16, 64];
 
 type Log = Vec<Vec<u64>>;
 
-/// One number of so many, by the finalizer of splitmix64.
+/// True of one number in `of`, by the finalizer of splitmix64.
 fn drawn(number: u64, of: u64) -> bool {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -78,7 +78,7 @@ fn spend(mut left: u64, tables: &[CacheDemand], mut rows: Vec<u64>, best: &mut (
     }
 }
 
-/// Of all tables, with caches of so many rows.
+/// Misses of all tables, where the cache of table `i` holds `rows[i]` rows.
 fn misses(tables: &[CacheDemand], rows: &[u64]) -> f64 {
     let each = tables.iter().zip(rows);
     each.map(|(table, &rows)| table.curve.misses(rows)).sum()

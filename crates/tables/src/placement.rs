@@ -10,8 +10,8 @@
 //! - *By frequency*: rows that are asked for often share pages, so few pages take most look-ups.
 //! - *By co-appearance*: rows that are asked for together share pages (bisection.rs), as Bandana
 //!   (Eisenman et al., MLSys 2019) has it. To the queries of the log come lists of a row and its
-//!   nearest neighbours (neighbours.rs), since a short log says more of those than of groups of a
-//!   page's size; then pairs of pages are improved (refinement.rs).
+//!   nearest neighbours (neighbours.rs), since a short log has more evidence of those than of groups
+//!   of a page's size; then pairs of pages are improved (refinement.rs).
 //! - *With replicas*: more pages, for rows that belong to more than one group, and the choice of
 //!   pages for a query among them (replicas.rs), after MaxEmbed.
 

@@ -145,15 +145,19 @@ class TableBags:
 
     def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
         ahead, self.ahead = self.ahead, None
-        is_ahead = ahead is not None and ahead[0] is lookups
-        found = ahead[1].result() if ahead is not None and is_ahead else self.tables.look_up(self._features(lookups))
-        return [torch.from_numpy(rows) for rows in found]
+        if ahead is not None and ahead[0] is lookups:
+            return _tensors(ahead[1].result())
+        return _tensors(self.tables.look_up(self._features(lookups)))
 
     def facts(self) -> dict[str, Any]:
         known = self.tables.statistics.values()
         looked_up = sum(one.looked_up for one in known)
         hits = sum(one.hits for one in known)
         return {"hit_rate": hits / looked_up if looked_up else 0.0, "units_read": sum(one.units_read for one in known)}
+
+
+def _tensors(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Tensor]:
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def outcore(spec: ModelSpec, folder: str) -> Bags:

@@ -113,7 +113,7 @@ def uniform(spec: ModelSpec, batches: int, batch_size: int, seed: int = 0) -> Tr
         while table.lookups > 1 and len(again):
             ordered = np.sort(bags[again], 1)
             again = again[(ordered[:, 1:] == ordered[:, :-1]).any(1)]
-            if 2 * table.lookups > table.rows:  # so many that most bags would be drawn again and again
+            if 2 * table.lookups > table.rows:  # most bags would have duplicates, and be drawn many times
                 return np.stack([random.permutation(table.rows)[: table.lookups] for _ in range(len(bags))])
             bags[again] = random.integers(0, table.rows, (len(again), table.lookups))
         return bags

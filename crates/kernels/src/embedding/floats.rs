@@ -23,7 +23,7 @@ fn each<const N: usize>(row: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8;
     }
 }
 
-/// The bits of the nearest number with so many bits of exponent and mantissa, without its sign:
+/// The bits of the nearest number with `EXPONENT` and `MANTISSA` bits, without its sign:
 /// `most` where that exceeds it, `nan` for a NaN.
 #[inline(always)]
 fn narrow<const EXPONENT: u32, const MANTISSA: u32>(x: f32, most: u32, nan: u32) -> u32 {

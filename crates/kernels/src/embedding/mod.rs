@@ -200,7 +200,7 @@ impl RowEncoding {
     /// Decodes a row to `out.len()` numbers.
     ///
     /// # Panics
-    /// The row has another length than one of so many elements.
+    /// The row has another length than one of `out.len()` elements.
     pub fn decode(self, row: &[u8], out: &mut [f32]) {
         one(self, Operation::Copy, row, 1.0, out);
     }
@@ -208,7 +208,7 @@ impl RowEncoding {
     /// sum += row.
     ///
     /// # Panics
-    /// The row has another length than one of so many elements.
+    /// The row has another length than one of `sum.len()` elements.
     pub fn add(self, row: &[u8], sum: &mut [f32]) {
         one(self, Operation::Add, row, 1.0, sum);
     }
@@ -216,7 +216,7 @@ impl RowEncoding {
     /// sum = fma(weight, row, sum).
     ///
     /// # Panics
-    /// The row has another length than one of so many elements.
+    /// The row has another length than one of `sum.len()` elements.
     pub fn add_weighted(self, row: &[u8], weight: f32, sum: &mut [f32]) {
         one(self, Operation::AddWeighted, row, weight, sum);
     }
@@ -224,7 +224,7 @@ impl RowEncoding {
     /// most = row where row > most.
     ///
     /// # Panics
-    /// The row has another length than one of so many elements.
+    /// The row has another length than one of `most.len()` elements.
     pub fn max(self, row: &[u8], most: &mut [f32]) {
         one(self, Operation::Max, row, 1.0, most);
     }

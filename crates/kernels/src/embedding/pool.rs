@@ -152,7 +152,7 @@ impl RowEncoding {
     /// come from memory; rows are prefetched. No scratch.
     ///
     /// # Panics
-    /// A row is not within `slots`, there is another number of weights, or no row has so many
+    /// A row is not within `slots`, there is another number of weights, or no row has `sum.len()`
     /// elements.
     pub fn pool_sum(self, slots: &[u8], starts: &[usize], weights: Weights<'_>, sum: &mut [f32]) {
         self.pool_slots(Operation::Add, slots, starts, weights, sum);
@@ -177,7 +177,7 @@ impl RowEncoding {
     ) {
         let bytes = self
             .row_bytes(out.len())
-            .expect("there are rows of so many elements");
+            .expect("this encoding has rows of the output's length");
         let row = |number: usize| &slots[starts[number]..][..bytes];
         Rows::new(self, row, starts.len(), weights).pool(operation, 0..starts.len(), out);
     }

@@ -45,7 +45,7 @@ pub(super) fn encode(encoding: RowEncoding, place: ScaleBias, row: &[f32], out: 
     }
 }
 
-/// Scale and bias in f16, and the inverse of the scale, for so many steps.
+/// Scale and bias in f16, and the inverse of the scale, for codes from 0 to `steps`.
 #[inline(always)]
 fn half(row: &[f32], steps: i32) -> (u16, u16, f32) {
     let (least, most) = extremes(row);

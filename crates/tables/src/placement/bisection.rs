@@ -5,8 +5,8 @@
 //! all gains of moving a row to the other side are found (by several threads), both sides are
 //! sorted by gain, and the best of the left and of the right change places. Each pair is evaluated
 //! once more before, since those before it have changed what it gains: so the cost never grows,
-//! which moving all pairs at once does not ensure. Queries are then cut in two, and what has one
-//! row of a side says nothing of that side any more.
+//! which moving all pairs at once does not ensure. Queries are then cut in two, and a query
+//! with one row on a side has no effect on that side any more.
 //!
 //! The cost of a side of `t` pages for a query with `n` rows there is the number of pages that it
 //! touches if its rows fall on them at random and each is asked for with probability p,
@@ -87,7 +87,8 @@ impl Part {
         });
     }
 
-    /// Swaps rows between sides of so many pages while that lowers the cost; by how much it does.
+    /// Swaps rows between the sides, of `pages[0]` and `pages[1]` pages, while that lowers the cost;
+    /// by how much it falls.
     pub(super) fn improve(&self, right: &mut [bool], pages: [usize; 2], threads: usize) -> f64 {
         let rows_most = self.edges.iter().map(<[u32]>::len).max().unwrap_or(0);
         let counts = self.edges.iter().map(|rows| {

@@ -1,6 +1,6 @@
-//! What bisection leaves: rows that would do better on a page of another branch. In each round every
-//! row says which page it would go to and what that gains (found by several threads), and the rows
-//! of two pages are bisected anew, pair of pages after pair, those with the most to gain first.
+//! What bisection leaves: rows that would do better on a page of another branch. In each round the
+//! page that gains most is found for every row (by several threads), and the rows of two pages are
+//! bisected anew, pair of pages after pair, those with the most to gain first.
 //!
 //! Invariant: the cost never grows, and the result does not depend on the threads.
 

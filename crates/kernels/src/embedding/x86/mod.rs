@@ -36,8 +36,8 @@ impl Avx2 {
             return plain::run(group, out);
         }
         let bytes = group.row_bytes(out.len());
-        // SAFETY: the CPU has the instructions; the results fill a vector, of rows of so many
-        // bytes.
+        // SAFETY: the CPU has the instructions; the results fill a vector, and rows have
+        // `bytes` bytes.
         unsafe { avx2(group, bytes, out) };
     }
 }
@@ -63,8 +63,8 @@ impl Avx512 {
             return self.0.run(group, out);
         }
         let bytes = group.row_bytes(out.len());
-        // SAFETY: the CPU has the instructions; the results fill a vector, of rows of so many
-        // bytes.
+        // SAFETY: the CPU has the instructions; the results fill a vector, and rows have
+        // `bytes` bytes.
         unsafe { avx512(group, bytes, out) };
     }
 }
@@ -109,7 +109,7 @@ macro_rules! floats {
 }
 floats!(F32 f32 4, F16 f16 2, Bf16 bf16 2, E4m3 e4m3 1, E5m2 e5m2 1);
 
-/// Codes of which so many share a byte.
+/// Codes of which `SHARERS` share a byte.
 #[derive(Clone, Copy)]
 struct Codes<const SHARERS: usize>(ScaleBias);
 

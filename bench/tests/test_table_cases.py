@@ -1,0 +1,81 @@
+"""Bags of rows: every contestant adds up the same ones, and traces exceed the memory that they are to exceed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from outcore.embedding_bench.models import MODELS
+
+from cases import BUILDERS
+from cases.tables import BATCH, NO_CACHE, OURS, TIMES, bag_trace
+from harness import runner, traces
+from harness.model import GIB, KIB, MIB, BagTrace, Context, Skip
+from legs import tables
+
+LIMIT, CACHE = 8 * MIB, 384 * KIB
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> BagTrace:
+    made = bag_trace(Context(str(tmp_path_factory.mktemp("bags"))), "RMC3", 1, LIMIT, CACHE)
+    traces.make(made, Path("/"))
+    return made
+
+
+def spec_of(trace: BagTrace, mode: str, **more: Any) -> dict[str, Any]:
+    spec = {"trace": trace.facts_path, "ids": trace.ids_path, "folder": trace.path, "memory": 32 * MIB, "cache": CACHE}
+    return {**spec, "mode": mode, "seconds": 0.1, **more}
+
+
+def test_rows_exceed_our_cache_and_pages_exceed_the_limit(trace: BagTrace) -> None:
+    told = json.loads(Path(trace.facts_path).read_text())
+    assert told["facts"]["unique_rows"] * MODELS["RMC3"].row_bytes >= TIMES * CACHE
+    assert told["facts"]["touched_bytes"] >= TIMES * LIMIT
+    assert sum(np.load(path, mmap_mode="r").nbytes for path in told["paths"]) == told["facts"]["touched_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [("ours", {}), ("ours", {"cache": 0}), ("torch", {}), ("torch", {"random": True}), ("pages", {}), ("rocksdb", {})],
+)
+def test_every_contestant_adds_up_the_same_rows(trace: BagTrace, mode: str, more: dict[str, Any]) -> None:
+    for module in tables.IMPORTS.get(mode, ()):
+        pytest.importorskip(module)
+    found = tables.bags(spec_of(trace, mode, **more))
+    assert found["error"] < 2 and found["work"] > 0 and json.dumps(found)
+    if mode == "ours":
+        assert (found["hit_rate"] == 0) == (more.get("cache") == 0)
+
+
+def test_wrong_sums_are_seen(trace: BagTrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = tables.MODES["ours"]
+
+    def wrong(*given: Any) -> tables.Sums:
+        sums = ours(*given)
+        return lambda *batch: [rows[::-1] for rows in sums(*batch)]
+
+    monkeypatch.setitem(tables.MODES, "ours", wrong)
+    assert tables.bags(spec_of(trace, "ours"))["error"] > runner.LARGEST_ERROR
+
+
+@pytest.mark.parametrize("model", BATCH)
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_cases_have_the_sizes_of_the_protocol(model: str, k: int) -> None:
+    case = BUILDERS[f"bags-{model}-K{k}"](Context("x"))
+    trace = case.files[0]
+    assert isinstance(trace, BagTrace) and case.limit_over_bytes == 64 * MIB
+    legs = {leg.name: leg for leg in case.legs}
+    assert legs[OURS].spec["cache"] == 32 * MIB and legs[NO_CACHE].spec["cache"] == 0
+    rows_bytes = trace.touched_bytes // 4096 * MODELS[model].row_bytes
+    assert rows_bytes >= 4 * 32 * MIB and trace.touched_bytes >= 4 * 128 * MIB
+    # Tables, and a database of up to twice their size while it is made.
+    assert 4 * trace.touched_bytes < 20e9
+    with pytest.raises(Skip, match="no room"):
+        BUILDERS[case.name](Context("x", room_bytes=5 * GIB))
+
+
+def test_traces_of_a_model_share_its_tables_and_one_that_fits_has_its_own() -> None:
+    paths = {name: case(Context("x")).files[0].path for name, case in BUILDERS.items() if name.startswith("bags-RMC1")}
+    assert paths["bags-RMC1-K0"] == paths["bags-RMC1-K1"] != paths["bags-RMC1-K1-fits"]
