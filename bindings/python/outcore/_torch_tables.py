@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +33,8 @@ class _Submitted(NamedTuple):
 
 
 class _OnTable(nn.Module):
-    """A module whose weight is a table on SSD: frozen, and no part of `state_dict` but for where it is and what shape it has."""
+    """A module whose weight is a table on SSD, and no part of `state_dict` but for where it is and what shape it has. It is
+    frozen unless the table is writable: then the optimizers of `outcore.torch` train it."""
 
     def __init__(self, table: Table | PathLike, padding_idx: int | None, dtype: torch.dtype | None) -> None:
         super().__init__()
@@ -47,6 +49,13 @@ class _OnTable(nn.Module):
         self.stall_seconds = 0.0
         """Time that calls have waited for rows, of look-ups that were submitted before."""
         self._ahead: deque[_Submitted] = deque()
+        self._loading: list[PendingLookUp] = []
+        if self.table.writable and wanted != torch.float32:
+            raise ArgumentError(f"{self.table.name} is trained, so its rows are looked up as float32, not as {wanted}")
+        # What gradients lead to: the weight itself is no tensor.
+        self._handle = torch.zeros(0, requires_grad=self.table.writable)
+        self._gradients: list[tuple[Any, ...]] = []
+        """Gradients since the last step: of a feature, of its result, and the order of its members."""
 
     @property
     def num_embeddings(self) -> int:
@@ -74,7 +83,20 @@ class _OnTable(nn.Module):
         # The type of the memory is that of the tensor, whatever NumPy sees of it.
         return asked._replace(native=(*asked.native[:-1], DTYPES[self.dtype]))
 
-    def _submit(self, given: tuple[Any, ...], asked: _Asked) -> None:
+    def _feature(self, *given: Any) -> _Asked:
+        raise NotImplementedError
+
+    def _order(self, ids: Tensor) -> npt.NDArray[np.int64] | None:
+        """The order in which PyTorch adds gradients of a row up."""
+        raise NotImplementedError
+
+    def _submit(self, given: tuple[Any, ...]) -> None:
+        asked = self._feature(*given)
+        if self.table.writable:
+            # The step before is still to change rows, so they are only read into the cache.
+            self._loading = [one for one in self._loading if not one.done()]
+            self._loading.append(PendingLookUp(self.table._served.native.submit_load([asked.native]), []))
+            return
         native = self.table._served.native.submit([asked.native], None)
         self._ahead.append(_Submitted(given, _versions(given), PendingLookUp(native, [asked.out])))
 
@@ -91,6 +113,17 @@ class _OnTable(nn.Module):
                 (found,) = submitted.pending.result()
                 self.stall_seconds += time.perf_counter() - began
                 return cast(Tensor, found)
+
+    def _rows(self, given: tuple[Any, ...]) -> Tensor:
+        """The result of a call, on the device of its ids."""
+        ids = given[0]
+        if self._handle.requires_grad and torch.is_grad_enabled():
+            found = cast(Tensor, _LookUp.apply(self._handle, self, given))
+        else:
+            ahead = self._taken(given)
+            found = self._now(self._feature(*given)) if ahead is None else ahead
+        on_cpu = not isinstance(ids, Tensor) or ids.device.type == "cpu"
+        return found if on_cpu else found.to(ids.device, non_blocking=True)
 
     def _now(self, asked: _Asked) -> Tensor:
         failed = self.table._served.native.look_up([asked.native], None)
@@ -114,7 +147,7 @@ class _OnTable(nn.Module):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ahead": deque()}
+        return {**self.__dict__, "_ahead": deque(), "_loading": [], "_gradients": []}
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -143,9 +176,22 @@ def _refuse_gradients(weights: Any) -> None:
         )
 
 
-def _like(result: Tensor, ids: Any) -> Tensor:
-    """On the device of the ids."""
-    return result.to(ids.device, non_blocking=True) if isinstance(ids, Tensor) and ids.device.type != "cpu" else result
+class _LookUp(torch.autograd.Function):
+    """Rows of a table that is trained. Their gradient is kept for the step of its optimizer."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: Tensor, module: _OnTable, given: tuple[Any, ...]) -> Tensor:
+        # Copies, since the caller may use its tensors again before the step.
+        given = tuple(one.clone() if isinstance(one, Tensor) else one for one in given)
+        asked = module._feature(*given)
+        ctx.module, ctx.ids, ctx.feature = module, given[0], asked.native[0]
+        return module._now(asked)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        rows = gradient.detach().float().cpu().contiguous().numpy().reshape(-1, ctx.module.table.dim)
+        ctx.module._gradients.append((ctx.feature, rows, ctx.module._order(torch.as_tensor(ctx.ids))))
+        return None, None, None
 
 
 class Embedding(_OnTable):
@@ -155,7 +201,7 @@ class Embedding(_OnTable):
     ----------
     table : outcore.embedding.Table or path
     padding_idx : int, optional
-        Accepted as by PyTorch; it has no meaning for look-ups.
+        The row that is not trained; it has no meaning for look-ups.
     dtype : torch.dtype, optional
         Of the results: float32, float16 or bfloat16. Default: the table's, float32 for quantized rows.
     """
@@ -165,16 +211,19 @@ class Embedding(_OnTable):
 
     def _feature(self, ids: Any) -> _Asked:
         numbers = np.asarray(_array(ids))
-        return self._asked(Feature(self.table._number, numbers.ravel()), numbers.shape)
+        return self._asked(Feature(self.table._number, numbers.ravel(), padding_idx=self.padding_idx), numbers.shape)
+
+    def _order(self, ids: Tensor) -> None:
+        return None
 
     def submit(self, ids: Tensor) -> None:
-        """Begins to look up on another thread what a later call with this tensor returns, unless it changes before."""
-        self._submit((ids,), self._feature(ids))
+        """Begins to look up on another thread what a later call with this tensor returns, unless it changes before. Rows of a
+        table that is trained are read into the cache."""
+        self._submit((ids,))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Rows: the shape of `ids`, and elements."""
-        found = self._taken((ids,))
-        return _like(self._now(self._feature(ids)) if found is None else found, ids)
+        return self._rows((ids,))
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, table={self.table.name!r}"
@@ -185,8 +234,8 @@ class EmbeddingBag(_OnTable):
 
     Call `submit` with the arguments of the next batch before the network of this one runs: rows are then read while it computes,
     and the call with the same tensors finds its result there. What was submitted of a tensor that was changed in place since is
-    looked up again; changes of inference tensors, and through memory shared with NumPy, are not noticed. No gradient is computed,
-    of `per_sample_weights` neither: those that require one are refused while gradients are recorded.
+    looked up again; changes of inference tensors, and through memory shared with NumPy, are not noticed. No gradient is computed
+    of `per_sample_weights`: those that require one are refused while gradients are recorded.
 
     Parameters
     ----------
@@ -230,16 +279,24 @@ class EmbeddingBag(_OnTable):
         bags = numbers.shape[0] if offsets is None else max(len(offsets) - self.include_last_offset, 0)
         return self._asked(feature, (bags,))
 
+    def _order(self, ids: Tensor) -> npt.NDArray[np.int64]:
+        ids = ids.detach().cpu().flatten()
+        order = torch.sort(ids).indices
+        if self.padding_idx is not None:
+            is_member = ids != self.padding_idx % self.num_embeddings
+            order = (is_member.cumsum(0) - 1)[order[is_member[order]]]
+        return cast("npt.NDArray[np.int64]", order.numpy())
+
     def submit(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> None:
-        """Begins to look up on another thread what a later call with these tensors returns."""
+        """Begins to look up on another thread what a later call with these tensors returns. Rows of a table that is trained are
+        read into the cache."""
         _refuse_gradients(per_sample_weights)
-        self._submit((ids, offsets, per_sample_weights), self._feature(ids, offsets, per_sample_weights))
+        self._submit((ids, offsets, per_sample_weights))
 
     def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Bags and elements."""
         _refuse_gradients(per_sample_weights)
-        found = self._taken((ids, offsets, per_sample_weights))
-        return _like(self._now(self._feature(ids, offsets, per_sample_weights)) if found is None else found, ids)
+        return self._rows((ids, offsets, per_sample_weights))
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}, table={self.table.name!r}"

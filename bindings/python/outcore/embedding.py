@@ -11,7 +11,8 @@ makes. The rows that are worth it stay in memory, within the budget of the sessi
     sums = bag(ids, offsets)                                    # as torch.nn.EmbeddingBag; a NumPy array
 
 Several tables that are looked up together, such as those of a recommender, are a `TableSet`: one call reads for all of them.
-`outcore.torch` has the same as modules of PyTorch.
+`create` makes a table that is trained or updated, version by version, while others read it. `outcore.torch` has the same as
+modules and optimizers of PyTorch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -42,17 +43,20 @@ __all__ = [
     "Failed",
     "Feature",
     "Mode",
+    "Optimizer",
     "PendingLookUp",
     "Policy",
     "Statistics",
     "Table",
     "TableSet",
+    "create",
     "export",
     "pack",
 ]
 
 Mode = Literal["sum", "mean", "max"]
 Policy = Literal["s3-fifo", "lru"]
+Optimizer = Literal["sgd", "rowwise_adagrad", "adam"]
 Rows = npt.NDArray[Any]
 """Rows by rows and elements: of float32, float16 or bfloat16."""
 
@@ -136,6 +140,11 @@ class _Source:
     paths: tuple[str, ...]
     tensor: str | None
     encoding: str | None
+    writable: bool = False
+
+    @property
+    def native(self) -> tuple[list[str], str | None, str | None]:
+        return list(self.paths), self.tensor, self.encoding
 
 
 class _Served:
@@ -150,7 +159,7 @@ class _Served:
         self._open()
 
     def _open(self) -> None:
-        tables = [(list(source.paths), source.tensor, source.encoding) for source in self.sources]
+        tables = [(*source.native, source.writable) for source in self.sources]
         self._native = _native.Tables(self.session._inner, tables, *self._how)
         self._process = os.getpid()
 
@@ -161,6 +170,10 @@ class _Served:
                 if self._process != os.getpid():
                     self._open()
         return self._native
+
+    def replace(self, number: int, source: _Source) -> None:
+        self.native.replace(self.session._inner, number, source.native)
+        self.sources = (*self.sources[:number], source, *self.sources[number + 1 :])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Served._again, (self.sources, self._how)
@@ -225,6 +238,7 @@ class Table:
         policy: Policy = "s3-fifo",
         reading: int | str | None = None,
         readers: int = 2,
+        writable: bool = False,
         session: Session | None = None,
     ) -> Table:
         """Opens files as a table; nothing is converted.
@@ -248,14 +262,18 @@ class Table:
             Memory for what is being read. Default: an eighth of the budget, of 64 MiB at most.
         readers : int
             Look-ups that read at the same time.
+        writable : bool
+            To `train`, `update` and `commit` a table that `create` has made; one writer at a time.
 
         Raises
         ------
         MissingError, UnsupportedError, CorruptError, TruncatedError, OverBudgetError
+        LockedError
+            For a writable table that is being written elsewhere.
         ArgumentError
             For a tensor that is not there, or one of several that was not named.
         """
-        source = _source(path, tensor, encoding)
+        source = _source(path, tensor, encoding, writable)
         return cls(_Served(session or default_session(), [source], _bytes(cache), policy, _bytes(reading), readers))
 
     @property
@@ -305,6 +323,77 @@ class Table:
         """
         return self._served.native.keep(self._number, np.ascontiguousarray(ids, np.uint64))
 
+    @property
+    def writable(self) -> bool:
+        """Whether it was opened to be trained or updated."""
+        return self._served.sources[self._number].writable
+
+    @property
+    def version(self) -> int | None:
+        """Of a table that `create` has made: the version that was opened, or committed since."""
+        return self._served.native.version(self._number)
+
+    def update(self, ids: npt.ArrayLike, rows: npt.ArrayLike, *, delta: int | None = None) -> bool:
+        """Sets rows of a writable table; others see them once they are committed. The state of an optimizer beside them stays.
+
+        Parameters
+        ----------
+        ids : array of int
+            Row numbers. Of one that occurs twice the last row counts.
+        rows : array
+            n x elements.
+        delta : int, optional
+            Number of this update in a series that may be sent again: one that is not above the last one changes nothing.
+
+        Returns
+        -------
+        bool
+            False for a delta that was applied before.
+        """
+        numbers = np.ascontiguousarray(_integers(ids, "ids"), np.int64)
+        if numbers.ndim != 1 or (numbers.size and numbers.min() < 0):
+            raise ArgumentError(f"{self.name}: ids are row numbers from 0 on, one-dimensional")
+        elements = np.ascontiguousarray(rows, np.float32)
+        if elements.shape != (len(numbers), self.dim):
+            raise ShapeError(f"{self.name}: rows of shape {elements.shape} for {len(numbers)} ids and {self.dim} elements")
+        return self._served.native.write_rows(self._number, numbers.astype(np.uint64), elements, delta)
+
+    def commit(self) -> int:
+        """Makes what a writable table is now its next version: durable, and what is opened from then on, atomically.
+
+        Returns
+        -------
+        int
+            Number of the version.
+        """
+        return self._served.native.commit([self._number])[0]
+
+    def refresh(self) -> bool:
+        """Goes over to the last version that was committed; look-ups that have begun finish with the one that they began with.
+
+        Returns
+        -------
+        bool
+            Whether there was a newer one.
+        """
+        before = self.version
+        self.replace(self._served.sources[self._number].paths)
+        return self.version != before
+
+    def replace(self, path: PathLike | Sequence[PathLike], tensor: str | None = None) -> None:
+        """Has look-ups from now on use another table of the same shape and encoding; those that have begun finish with the one
+        that they began with.
+
+        Raises
+        ------
+        ShapeError
+            For a table of another shape or encoding; those of `Table.open`.
+        """
+        own = self._served.sources[self._number]
+        source = _source(path, own.tensor if tensor is None else tensor, own.encoding)
+        self._served.replace(self._number, source)
+        self.name = self._served.native.describe(self._number)[0]
+
     def __repr__(self) -> str:
         return f"<Table {self.name}: {self._rows:,} x {self.dim}, {self.encoding}>"
 
@@ -323,11 +412,13 @@ def _bytes(size: int | str | None) -> int | None:
     return size if size is None or size == 0 else parse_bytes(size)
 
 
-def _source(path: PathLike | Sequence[PathLike], tensor: str | None, encoding: str | None) -> _Source:
+def _source(
+    path: PathLike | Sequence[PathLike], tensor: str | None = None, encoding: str | None = None, writable: bool = False
+) -> _Source:
     paths = [path] if isinstance(path, str | bytes | os.PathLike) else list(path)
     if not paths:
         raise ArgumentError("a table has at least one file")
-    return _Source(tuple(full_path(one) for one in paths), tensor, encoding)
+    return _Source(tuple(full_path(one) for one in paths), tensor, encoding, writable)
 
 
 class TableSet:
@@ -337,8 +428,9 @@ class TableSet:
     ----------
     tables : sequence or mapping of tables or paths
         With a mapping, its keys are the tables' names. Tables that are open elsewhere are opened again, with this set's cache.
-    cache, policy, reading, readers, session
-        As of `Table.open`. Memory is divided between the tables by the bytes of all their rows.
+    cache, policy, reading, readers, writable, session
+        As of `Table.open`. Memory is divided between the tables by the bytes of all their rows, and then, unless they are
+        writable, again and again by what it saves.
     """
 
     def __init__(
@@ -349,12 +441,14 @@ class TableSet:
         policy: Policy = "s3-fifo",
         reading: int | str | None = None,
         readers: int = 2,
+        writable: bool = False,
         session: Session | None = None,
     ) -> None:
         listed = list(tables.values()) if isinstance(tables, Mapping) else list(tables)
         self.names = list(tables) if isinstance(tables, Mapping) else [str(number) for number in range(len(listed))]
         sources = [
-            table._served.sources[table._number] if isinstance(table, Table) else _source(table, None, None) for table in listed
+            table._served.sources[table._number] if isinstance(table, Table) else _source(table, writable=writable)
+            for table in listed
         ]
         served = _Served(session or default_session(), sources, _bytes(cache), policy, _bytes(reading), readers)
         self._served = served
@@ -407,6 +501,55 @@ class TableSet:
         What it returns is passed to `submit`, in the order of the prefetches."""
         return self._served.native.prefetch([one.native for one in self._asked(features)])
 
+    def train(
+        self,
+        features: Sequence[Feature],
+        gradients: Sequence[npt.ArrayLike],
+        optimizer: Optimizer,
+        lr: float,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        orders: Sequence[npt.ArrayLike | None] | None = None,
+    ) -> None:
+        """One step of an optimizer on writable tables: rows that were looked up change, and those only.
+
+        Parameters
+        ----------
+        features : sequence of Feature
+            What was looked up, of modes "sum" and "mean" or without bags.
+        gradients : sequence of arrays
+            Of each result: bags x elements.
+        optimizer : {"sgd", "rowwise_adagrad", "adam"}
+            That for which the tables were made: `torch.optim.SGD`, FBGEMM's exact row-wise Adagrad, `torch.optim.SparseAdam`.
+        lr : float
+            Learning rate.
+        betas, eps : floats
+            Of Adam, and what is added to the root.
+        orders : sequence of arrays of int, optional
+            The order in which the members of a feature's bags, without padding, are added up to the gradient of their row;
+            default: by position.
+
+        Raises
+        ------
+        ArgumentError, ShapeError
+        NoSpaceError, DeviceError
+            The table at which the step fails is as it was before; so are those with higher numbers.
+        """
+        given = orders or [None] * len(features)
+        asked = []
+        for feature, gradient, order in zip(features, gradients, given, strict=True):
+            (native, _, _), _ = _Asked.of(feature, self[feature.table])
+            permutation = None if order is None else np.ascontiguousarray(order, np.int64)
+            asked.append((native, np.ascontiguousarray(gradient, np.float32), permutation))
+        self._served.native.train(asked, optimizer, lr, betas, eps)
+
+    def commit(self) -> dict[str, int]:
+        """Makes what all writable tables are now, at the same moment, their next versions; their numbers."""
+        written = [name for name, table in zip(self.names, self._tables, strict=True) if table.writable]
+        versions = self._served.native.commit([self[name]._number for name in written])
+        return dict(zip(written, versions, strict=True))
+
     def _asked(self, features: Sequence[Feature]) -> list[_Asked]:
         return [_Asked.of(feature, self[feature.table]) for feature in features]
 
@@ -451,7 +594,8 @@ class _Asked(NamedTuple):
         padding = padding + len(table) if padding is not None and padding < 0 else padding
         if stored.dtype.name == "bfloat16":
             stored = stored.view(np.uint16)
-        return cls((table._number, ids.ravel(), kind, given, length, feature.mode, weights, padding, stored, name), out)
+        asked = (table._number, ids.ravel(), kind, given, length, feature.mode, weights, padding)
+        return cls((asked, stored, name), out)
 
 
 def _integers(numbers: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
@@ -614,18 +758,43 @@ def pack(
     order = np.arange(rows.count) if slots is None else np.argsort(slots, kind="stable")
     encoding = encoding or rows.encoding
     writer = _native.RowWriter(session._inner, full_path(path), rows.count, rows.dim, encoding, slots)
-    try:
-        for first in range(0, rows.count, rows.at_once):
-            numbers = order[first : first + rows.at_once]
-            if rows.table is not None and rows.encoding == encoding:
-                writer.write_stored(rows.table._served.native.read_stored(rows.table._number, numbers.astype(np.uint64)))
-            else:
-                writer.write(rows.read(numbers))
-        writer.finish()
-    except BaseException:
-        writer.discard()
-        raise
+    _write(writer, rows, order, encoding)
     return Table.open(path, session=session)
+
+
+def create(
+    source: Table | PathLike | Sequence[PathLike] | npt.NDArray[Any] | tuple[int, int],
+    path: PathLike,
+    optimizer: Optimizer | None = None,
+    *,
+    init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None = None,
+    tensor: str | None = None,
+    session: Session | None = None,
+) -> None:
+    """Makes a table that changes: it is trained or updated by one writer, and others read the versions that it commits.
+
+    Parameters
+    ----------
+    source : Table, path, list of paths, array, or a shape
+        What `pack` takes, or (rows, elements) of a table that `init` fills.
+    path : path
+        Of the table: a folder, in a folder of files.
+    optimizer : {"sgd", "rowwise_adagrad", "adam"}, optional
+        There is room for its state beside each row: nothing, one number, two for each element.
+    init : callable, optional
+        Gives rows by their numbers, as float32: n x elements. Default: zeros.
+    tensor : str, optional
+        As of `pack`.
+
+    Raises
+    ------
+    Those of `pack`.
+    """
+    session = session or default_session()
+    rows = _Rows.filled(source, init) if isinstance(source, tuple) else _Rows.of(source, tensor, session)
+    encoding = "float32" if optimizer else rows.encoding
+    writer = _native.RowWriter.versioned(session._inner, full_path(path), rows.count, rows.dim, encoding, optimizer)
+    _write(writer, rows, np.arange(rows.count), encoding)
 
 
 def export(
@@ -678,6 +847,21 @@ def export(
             os.unlink(unfinished)
 
 
+def _write(writer: _native.RowWriter, rows: _Rows, order: npt.NDArray[np.int64], encoding: str) -> None:
+    """Writes rows in this order."""
+    try:
+        for first in range(0, rows.count, rows.at_once):
+            numbers = order[first : first + rows.at_once]
+            if rows.table is not None and rows.encoding == encoding:
+                writer.write_stored(rows.table._served.native.read_stored(rows.table._number, numbers.astype(np.uint64)))
+            else:
+                writer.write(rows.read(numbers))
+        writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+
+
 SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -703,6 +887,11 @@ class _Rows:
     encoding: str
     table: Table | None = None
     array: Any = None
+    init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None = None
+
+    @classmethod
+    def filled(cls, shape: tuple[int, int], init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None) -> _Rows:
+        return cls(*shape, "float32", init=init)
 
     @property
     def at_once(self) -> int:
@@ -726,6 +915,12 @@ class _Rows:
         if self.table is not None:
             feature = Feature(self.table._number, numbers, dtype=dtype)
             return cast(Rows, _look_up(self.table._served, [_Asked.of(feature, self.table)], None)[0])
+        if self.array is None:
+            made = np.zeros((len(numbers), self.dim)) if self.init is None else self.init(numbers)
+            rows = np.ascontiguousarray(made, np.float32)
+            if rows.shape != (len(numbers), self.dim):
+                raise ShapeError(f"init gives {rows.shape} for {len(numbers)} rows of {self.dim}")
+            return rows
         part = self.array[numbers]
         part = part if isinstance(part, np.ndarray) else part.float().numpy()
         return np.ascontiguousarray(part, np.float32)

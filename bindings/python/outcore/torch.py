@@ -34,6 +34,7 @@ try:
 except ImportError as error:
     raise ImportError("outcore.torch needs PyTorch: pip install outcore[torch]") from error
 
+from ._torch_optimizers import SGD, RowwiseAdagrad, SparseAdam
 from ._torch_tables import Embedding, EmbeddingBag
 
 if TYPE_CHECKING:
@@ -42,7 +43,16 @@ if TYPE_CHECKING:
 else:
     Samples, Batches = TorchDataset, TorchIterableDataset
 
-__all__ = ["Embedding", "EmbeddingBag", "IterableDataset", "Loader", "MapDataset"]
+__all__ = [
+    "SGD",
+    "Embedding",
+    "EmbeddingBag",
+    "IterableDataset",
+    "Loader",
+    "MapDataset",
+    "RowwiseAdagrad",
+    "SparseAdam",
+]
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,108 @@
+"""Optimizers of tables on SSD, as those of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._torch_tables import _OnTable
+from .embedding import Optimizer, _Served
+from .errors import ArgumentError
+
+__all__ = ["SGD", "RowwiseAdagrad", "SparseAdam"]
+
+
+class _OfTables(torch.optim.Optimizer):
+    """Trains the tables of modules; learning-rate schedulers work with it as with any other optimizer."""
+
+    name: Optimizer
+
+    def __init__(self, modules: nn.Module | Iterable[nn.Module], defaults: dict[str, Any]) -> None:
+        given = [modules] if isinstance(modules, nn.Module) else list(modules)
+        found = {part: None for module in given for part in module.modules() if isinstance(part, _OnTable)}
+        self._modules = {id(module._handle): module for module in found if module.table.writable}
+        if not self._modules:
+            raise ArgumentError("no module here has a table that was opened with writable=True")
+        super().__init__([module._handle for module in self._modules.values()], defaults)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Changes the rows that have gradients, and those only."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            modules = [self._modules[id(handle)] for handle in group["params"]]
+            of_sets: dict[_Served, list[tuple[Any, ...]]] = {}
+            for module in modules:
+                of_sets.setdefault(module.table._served, []).extend(module._gradients)
+            for served, gradients in of_sets.items():
+                served.native.train(gradients, self.name, group["lr"], group.get("betas", (0.0, 0.0)), group.get("eps", 0.0))
+            for module in modules:
+                module._gradients.clear()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops gradients."""
+        for module in self._modules.values():
+            module._gradients.clear()
+
+
+class SGD(_OfTables):
+    """`torch.optim.SGD` without momentum, for modules on tables that `outcore.embedding.create` made for `"sgd"`: the same bits.
+
+    Parameters
+    ----------
+    modules : module or modules
+        With `outcore.torch.Embedding` and `EmbeddingBag` in them, or such ones.
+    lr : float
+        Learning rate.
+    """
+
+    name = "sgd"
+
+    def __init__(self, modules: nn.Module | Iterable[nn.Module], lr: float = 1e-3) -> None:
+        super().__init__(modules, {"lr": lr})
+
+
+class RowwiseAdagrad(_OfTables):
+    """FBGEMM's exact row-wise Adagrad, for tables made for `"rowwise_adagrad"`: one number of state a row.
+
+    Parameters
+    ----------
+    modules : module or modules
+    lr, eps : float
+        Learning rate, and what is added to the root.
+    """
+
+    name = "rowwise_adagrad"
+
+    def __init__(self, modules: nn.Module | Iterable[nn.Module], lr: float = 1e-2, eps: float = 1e-8) -> None:
+        super().__init__(modules, {"lr": lr, "eps": eps})
+
+
+class SparseAdam(_OfTables):
+    """`torch.optim.SparseAdam`, for tables made for `"adam"`: two numbers of state an element, which change with its row only.
+
+    Parameters
+    ----------
+    modules : module or modules
+    lr, eps : float
+        Learning rate, and what is added to the root.
+    betas : two floats
+        Decay of the mean and of the mean of squares.
+    """
+
+    name = "adam"
+
+    def __init__(
+        self,
+        modules: nn.Module | Iterable[nn.Module],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(modules, {"lr": lr, "betas": betas, "eps": eps})

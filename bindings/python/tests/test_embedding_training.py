@@ -1,0 +1,214 @@
+"""Tables that are trained and updated, against PyTorch's optimizers and against a plain reference."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from outcore.embedding import Feature, Optimizer, Table, TableSet, create
+from outcore.errors import ArgumentError, LockedError, ShapeError
+from outcore.torch import SGD, Embedding, EmbeddingBag, RowwiseAdagrad, SparseAdam
+
+ROWS, DIM = 4000, 16
+
+
+def weights(rows: int = ROWS, dim: int = DIM) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((rows, dim), np.float32)
+
+
+class Net(nn.Module):
+    """A bag of items and a user, and a layer on both."""
+
+    def __init__(self, items: nn.Module, users: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.items, self.users = items, users
+        self.layers = nn.Sequential(nn.Linear(2 * DIM, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
+        return self.layers(torch.cat([self.items(ids, offsets), self.users(users)], dim=1)).squeeze(1)
+
+
+def batches(count: int, seed: int = 1) -> list[tuple[torch.Tensor, ...]]:
+    random = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        lengths = random.integers(0, 8, 64)
+        ids = np.minimum(random.zipf(1.2, lengths.sum()) - 1, ROWS - 1)
+        offsets = np.cumsum(lengths) - lengths
+        users = random.integers(0, ROWS, 64)
+        made.append(tuple(torch.as_tensor(one) for one in (ids, offsets, users, random.random(64, np.float32))))
+    return made
+
+
+def train(net: Net, optimizers: list, data: list) -> list[float]:
+    losses = []
+    for ids, offsets, users, target in data:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = nn.functional.mse_loss(net(ids, offsets, users), target)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def in_memory(sparse: bool, mode: str, padding: int | None) -> Net:
+    items = nn.EmbeddingBag(ROWS, DIM, mode=mode, sparse=sparse, padding_idx=padding)
+    users = nn.Embedding(ROWS, DIM, sparse=sparse)
+    net = Net(items, users)
+    with torch.no_grad():
+        items.weight.copy_(torch.as_tensor(weights()))
+        users.weight.copy_(torch.as_tensor(weights() * 0.5))
+    return net
+
+
+def on_ssd(folder: Path, optimizer: Optimizer, mode: str, padding: int | None, cache: int | str) -> tuple[Net, TableSet]:
+    create(weights(), folder / "items", optimizer)
+    create(weights() * 0.5, folder / "users", optimizer)
+    tables = TableSet({"items": folder / "items", "users": folder / "users"}, writable=True, cache=cache)
+    return Net(EmbeddingBag(tables["items"], mode, padding_idx=padding), Embedding(tables["users"])), tables
+
+
+@pytest.mark.parametrize("cache", [0, "100KiB", "4MiB"])
+@pytest.mark.parametrize(("mode", "padding"), [("sum", None), ("mean", 3)])
+def test_sgd_has_the_losses_and_rows_of_training_in_memory_bit_for_bit(
+    tmp_path: Path, mode: str, padding: int | None, cache: int | str
+) -> None:
+    data = batches(30)
+    reference = in_memory(False, mode, padding)
+    expected = train(reference, [torch.optim.SGD(reference.parameters(), lr=0.05)], data)
+    net, tables = on_ssd(tmp_path, "sgd", mode, padding, cache)
+    found = train(net, [torch.optim.SGD(net.layers.parameters(), lr=0.05), SGD(net, lr=0.05)], data)
+    assert found == expected
+    assert tables["items"][:].tobytes() == reference.items.weight.detach().numpy().tobytes()
+    assert tables["users"][:].tobytes() == reference.users.weight.detach().numpy().tobytes()
+    assert tables.commit() == {"items": 1, "users": 1}
+    assert Table.open(tmp_path / "items")[:].tobytes() == reference.items.weight.detach().numpy().tobytes()
+
+
+def test_sparse_adam_is_that_of_pytorch(tmp_path: Path) -> None:
+    data = batches(30)
+    reference = in_memory(True, "sum", None)
+    tables_of = [reference.items.weight, reference.users.weight]
+    expected = train(
+        reference, [torch.optim.SGD(reference.layers.parameters(), lr=0.05), torch.optim.SparseAdam(tables_of, lr=0.01)], data
+    )
+    net, tables = on_ssd(tmp_path, "adam", "sum", None, "100KiB")
+    optimizer = SparseAdam(net, lr=0.01)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    found = train(net, [torch.optim.SGD(net.layers.parameters(), lr=0.05), optimizer], data)
+    schedule.step()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(tables["items"][:], reference.items.weight.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(tables["users"][:], reference.users.weight.detach().numpy(), atol=1e-6)
+
+
+def test_rowwise_adagrad_is_ten_lines_of_numpy(tmp_path: Path) -> None:
+    create(weights(), tmp_path / "items", "rowwise_adagrad")
+    tables = TableSet([tmp_path / "items"], writable=True, cache="100KiB")
+    expected, sums = weights().astype(np.float64), np.zeros(ROWS)
+    random = np.random.default_rng(2)
+    for step in range(20):
+        ids = random.integers(0, ROWS if step % 2 else 100, (64, 5))
+        gradient = random.standard_normal((64, DIM)).astype(np.float32)
+        tables.train([Feature(0, ids)], [gradient], "rowwise_adagrad", 0.1)
+        of_rows = np.zeros((ROWS, DIM))
+        np.add.at(of_rows, ids.ravel(), np.repeat(gradient, 5, axis=0).astype(np.float64))
+        touched = np.unique(ids)
+        sums[touched] += (of_rows[touched] ** 2).mean(axis=1)
+        expected[touched] -= 0.1 * of_rows[touched] / (np.sqrt(sums[touched]) + 1e-8)[:, None]
+    np.testing.assert_allclose(tables[0][:], expected, atol=2e-6)
+    net = EmbeddingBag(tables[0], "sum")
+    net(torch.as_tensor([[1, 2]])).sum().backward()
+    RowwiseAdagrad(net, lr=0.1).step()
+    sums[1:3] += 1
+    np.testing.assert_allclose(tables[0][1:3], expected[1:3] - 0.1 / np.sqrt(sums[1:3])[:, None], atol=2e-6)
+
+
+def test_rows_that_are_submitted_are_there_and_are_trained_in_order(tmp_path: Path) -> None:
+    create(weights(), tmp_path / "items", "sgd")
+    table = Table.open(tmp_path / "items", writable=True, cache="1MiB")
+    bag, expected = EmbeddingBag(table, "sum"), weights()
+    optimizer = SGD(bag, lr=0.5)
+    ids = [torch.as_tensor(np.random.default_rng(seed).integers(0, 200, (32, 4))) for seed in range(20)]
+    for this, after in zip(ids, [*ids[1:], ids[0]], strict=True):
+        bag.submit(after)
+        found = bag(this)
+        assert found.requires_grad and torch.equal(found.detach(), torch.as_tensor(expected)[this].sum(1))
+        found.sum().backward()
+        optimizer.step()
+        counts = np.bincount(this.numpy().ravel(), minlength=ROWS).astype(np.float32)
+        expected = expected - np.float32(0.5) * counts[:, None]
+    with torch.no_grad():
+        assert not bag(ids[0]).requires_grad
+
+
+def test_updates_are_seen_by_others_once_they_are_committed(tmp_path: Path) -> None:
+    create((100, 4), tmp_path / "t", init=lambda rows: np.repeat(rows, 4).reshape(-1, 4))
+    reader, writer = Table.open(tmp_path / "t"), Table.open(tmp_path / "t", writable=True)
+    assert reader.version == 0 and not reader.writable and writer.writable
+    assert writer.update([3, 99], [[1] * 4, [2] * 4], delta=1)
+    assert not writer.update([3], [[9] * 4], delta=1)
+    np.testing.assert_array_equal(writer[[3, 99]], [[1] * 4, [2] * 4])
+    assert not reader.refresh()
+    np.testing.assert_array_equal(reader[[3, 99]], [[3] * 4, [99] * 4])
+    assert writer.commit() == 1
+    np.testing.assert_array_equal(reader[[3, 99]], [[3] * 4, [99] * 4])
+    assert reader.refresh() and reader.version == 1
+    np.testing.assert_array_equal(reader[[3, 98, 99]], [[1] * 4, [98] * 4, [2] * 4])
+    np.save(tmp_path / "other.npy", np.zeros((100, 5), np.float32))
+    with pytest.raises(ShapeError, match=r"other\.npy of 100 x 5"):
+        reader.replace(tmp_path / "other.npy")
+    with pytest.raises(LockedError):
+        Table.open(tmp_path / "t", writable=True)
+    with pytest.raises(ArgumentError, match="not opened for writing"):
+        reader.update([1], [[0] * 4])
+    with pytest.raises(ArgumentError, match="created for training"):
+        Table.open(tmp_path / "other.npy", writable=True)
+    with pytest.raises(ArgumentError, match="writable=True"):
+        SGD(EmbeddingBag(reader))
+
+
+WRITER = """
+import sys
+import numpy as np
+from outcore.embedding import Feature, TableSet
+tables = TableSet([sys.argv[1]], writable=True, cache="64KiB")
+print("open", flush=True)
+ids = np.arange(2000)
+while True:
+    # Each step adds one to all elements of all rows.
+    tables.train([Feature(0, ids)], [np.full((2000, 8), -1, np.float32)], "sgd", 1.0)
+    print(tables.commit()["0"], flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_its_last_version_whole(tmp_path: Path) -> None:
+    create((2000, 8), tmp_path / "t", "sgd")
+    random = np.random.default_rng(7)
+    last = 0
+    for _ in range(6):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "t")], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        for _ in range(3):
+            told = int(process.stdout.readline())
+        time.sleep(random.random() * 0.03)
+        os.kill(process.pid, signal.SIGKILL)
+        told = max([told, *(int(line) for line in process.stdout.read().split("\n")[:-1])])
+        process.wait()
+        table = Table.open(tmp_path / "t")
+        assert table.version is not None and told <= table.version <= told + 1 and table.version > last
+        last = table.version
+        np.testing.assert_array_equal(table[:], np.full((2000, 8), last))
