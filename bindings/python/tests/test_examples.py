@@ -48,3 +48,15 @@ def test_ngram_table(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert set(json.loads((tmp_path / "ngram_table.json").read_text())) == {"outcore", "memory map", "memory"}
     assert f"{6 * 64 * 16:,} rows looked up" in ran.stdout
+
+
+def test_recommender(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Tables on SSD are trained to the same losses and rows as in memory, and the recommender learns which items are popular."""
+    chosen = [(user, int(item)) for user in range(300) for item in 100 * rng.random(20) ** 4]
+    lines = [f"{number},{user},{item}" for number, (user, item) in enumerate(chosen)]
+    (tmp_path / "pairs.csv").write_text("\n".join([",0,1", *lines]))
+    words = [sys.executable, ROOT / "examples" / "recommender.py", "pairs.csv", "--cache", "20KiB", "--batch", "32", "--dim", "8"]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads((tmp_path / "recommender" / "recommender.json").read_text())
+    assert found["same"] and found["on SSD"]["held out"] == found["in memory"]["held out"] > 0.6
