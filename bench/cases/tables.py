@@ -12,6 +12,7 @@ from outcore.embedding_bench.models import MODELS
 from cases.limits import limit_file, limit_legs, limit_names
 from cases.pca import budget_of
 from cases.sparse import check_room
+from cases.streams import new_file_legs
 from harness.model import GIB, KIB, MIB, BagTrace, Bound, Case, Comparison, Context, DataFile, Leg
 
 TOTAL, MEMORY = 4 * GIB, 256 * MIB
@@ -27,6 +28,9 @@ BATCH, LEAST_BATCHES = {"RMC1": 64, "RMC2": 32, "RMC3": 128}, 48
 NEW_SHARE, SPARE = 0.12, 1.1
 """Of the look-ups of a trace with K = 0, by the paper, those of rows that are not near the top of the stack."""
 PAGE_BYTES = 4 * KIB
+
+TRAIN_BATCH, TRAIN_STEPS = 512, 16
+"""The first half of the steps warms caches up."""
 
 OURS, NO_CACHE = "outcore", "outcore, no cache"
 MAP, MAP_RANDOM = "torch.nn.EmbeddingBag on a memory map", "the same, MADV_RANDOM"
@@ -120,7 +124,48 @@ def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
     )
 
 
+def train(context: Context) -> Case:
+    memory = max(LEAST_BAGS_MEMORY, int(BAGS_MEMORY * min(1.0, context.scale)))
+    limit = memory + 64 * MIB
+    trace = BagTrace(context.path("train-RMC3"), "RMC3", 1, TIMES * limit, TRAIN_STEPS, TRAIN_BATCH)
+    check_room(context, 4 * trace.touched_bytes)
+    spec: dict[str, Any] = {
+        "trace": trace.facts_path,
+        "ids": trace.ids_path,
+        "folder": trace.path,
+        "cached_rows": trace.touched_bytes // PAGE_BYTES // 10,
+        "memory": memory,
+    }
+    reads = limit_legs(context, SECTOR)
+    writes = new_file_legs(context.path("fio-new.bin"), max(64 * MIB, context.count(GIB // MIB) * MIB))
+    return Case(
+        "table-train",
+        f"steps of row-wise Adagrad, RMC3 of the RecSSD paper, batches of {TRAIN_BATCH}, trace K = 1: rows on pages of "
+        f"{trace.touched_bytes >> 20} MiB, cache of a tenth of them, budget {memory >> 20} MiB, process limited to "
+        f"{limit >> 20} MiB",
+        "GB/s",
+        [Leg(OURS, "tables.train", spec, limited=True), *reads, *writes],
+        [
+            Comparison(
+                OURS,
+                (*limit_names(SECTOR), *(leg.name for leg in writes)),
+                "the device's limit: pages of rows not in memory, read at random, then written in order",
+                1 / 1.4,
+                passes=(SECTOR, "write"),
+            )
+        ],
+        Bound(note="pages of the rows that are not in memory, each read once and written once"),
+        [trace, limit_file(context)],
+        limit_over_bytes=memory,
+        notes=(
+            "The rate counts pages of rows that a look-up did not find in memory, once. A step is a look-up and the change of its "
+            "rows. Each row has a page of its own, so nothing is gained by neighbours.",
+        ),
+    )
+
+
 BUILDERS: dict[str, Callable[[Context], Case]] = {
+    "table-train": train,
     "table-rows": table_rows,
     **{
         f"bags-{model}-K{k}": (lambda context, model=model, k=k: bags(context, model, k))  # type: ignore[misc]

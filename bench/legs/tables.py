@@ -103,6 +103,47 @@ def worst(found: Sequence[Array], batch: Sequence[Array], paths: Sequence[str], 
     return error
 
 
+def train(spec: Spec) -> Result:
+    """Steps of row-wise Adagrad on the tables of a trace, as many as it has batches."""
+    import outcore as oc
+    from outcore.embedding import Feature, TableSet, create
+
+    oc.configure(memory=spec["memory"])
+    told = json.loads(Path(spec["trace"]).read_text())
+    size, dim = told["batch_size"], told["dim"]
+    paths = [f"{spec['folder']}/trained-{number}" for number in range(len(told["paths"]))]
+    for source, path in zip(told["paths"], paths, strict=True):
+        if not os.path.exists(path):
+            create(source, path, "rowwise_adagrad")
+    ids = np.load(spec["ids"], mmap_mode="r")
+    ends = np.cumsum([size * count for count in told["lookups"]])
+    cache = spec["cached_rows"] * (4 * dim + 4 + CACHED_BESIDE_BYTES)
+    tables = TableSet(paths, writable=True, cache=cache, reading=spec["memory"] // 4)
+    gradient = np.random.default_rng(0).standard_normal((size, dim)).astype(np.float32)
+    seconds, cpu, missed, missed_all, error = 0.0, 0.0, 0, 0, 0.0
+
+    def pages_read() -> int:
+        return sum(table.units_read for table in tables.statistics.values())
+
+    for number, batch in enumerate(ids):
+        features = [Feature(table, part.reshape(size, -1)) for table, part in enumerate(np.split(np.array(batch), ends[:-1]))]
+        before, started, used = pages_read(), time.perf_counter(), processor_seconds()
+        sums = tables.look_up(features)
+        missed = pages_read() - before
+        tables.train(features, [gradient] * len(features), "rowwise_adagrad", 0.01)
+        if number >= len(ids) // 2:
+            seconds += time.perf_counter() - started
+            cpu += processor_seconds() - used
+            missed_all += missed
+            error = max(error, float(not all(np.isfinite(rows).all() for rows in sums)))
+    facts = {"pages_read": pages_read(), "steps": len(ids) - len(ids) // 2}
+    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(missed_all * 4096), "error": error, **facts}
+
+
+CACHED_BESIDE_BYTES = 88
+"""Of a row in memory: its entries in the cache's tables."""
+
+
 class Ours:
     def __init__(self, paths: Sequence[str], dim: int, spec: Spec) -> None:
         import outcore as oc
