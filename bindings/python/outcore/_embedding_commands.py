@@ -13,12 +13,14 @@ from ._commands import SEED, say, session_of, session_options
 from ._units import parse_bytes, show_bytes
 
 if TYPE_CHECKING:
-    from .embedding import Table
+    from .embedding import PlacementMethod, Table
     from .embedding_bench.models import ModelSpec
     from .embedding_bench.traces import TraceFactory
 
 MODEL_NAMES = ("WND", "MTWND", "DIN", "DIEN", "NCF", "RMC1", "RMC2", "RMC3", "SLS", "MLPERF")
 TRACE_NAMES = ("uniform", "sequential", "strided", "K=0", "K=1", "K=2", "2021", "2022", "clicks")
+PAGE_BYTES, CHECKSUM_BYTES = 4096, 4
+"""Of a packed table."""
 MODE_NAMES = ("memory", "map", "map-random", "pages", "outcore")
 
 
@@ -168,15 +170,66 @@ def embed() -> None:
 @click.argument("target", type=click.Path())
 @click.option("--tensor", help="Of safetensors files, where they have several matrices; * stands for any part of the name.")
 @click.option("--encoding", help="float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8 or int4; default as SOURCE.")
+@click.option("--placement", type=click.Path(exists=True, dir_okay=False), help="Slots of the rows, which `embed place` writes.")
 @session_options
 def pack_table(
-    source: tuple[str, ...], target: str, tensor: str | None, encoding: str | None, as_json: bool, **options: Any
+    source: tuple[str, ...],
+    target: str,
+    tensor: str | None,
+    encoding: str | None,
+    placement: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Write the rows of SOURCE, .npy or safetensors files of one table, as a packed table with checksums."""
     from .embedding import pack
 
     session = session_of(options)
-    say(_told(pack(list(source), target, encoding, tensor=tensor, session=session)), as_json)
+    slots = None if placement is None else _numbers(placement)
+    say(_told(pack(list(source), target, encoding, tensor=tensor, placement=slots, session=session)), as_json)
+
+
+@embed.command("place")
+@click.argument("ids", type=click.Path(exists=True, dir_okay=False))
+@click.argument("slots", type=click.Path(dir_okay=False))
+@click.option("--rows", type=click.IntRange(0), required=True, help="Of the table.")
+@click.option("--row-bytes", type=click.IntRange(1), default=128, show_default=True, help="Of a row as it will be packed.")
+@click.option("--offsets", type=click.Path(exists=True, dir_okay=False), help="Where each query begins in IDS, a .npy file.")
+@click.option("--method", type=click.Choice(["co-appearance", "frequency"]), default="co-appearance", show_default=True)
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.1,
+    show_default=True,
+    help="Share of the queries, the last ones, that pages are counted on and nothing is learned from.",
+)
+@session_options
+def place(
+    ids: str,
+    slots: str,
+    rows: int,
+    row_bytes: int,
+    offsets: str | None,
+    method: PlacementMethod,
+    held_out: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Learn from IDS, row numbers that were looked up together, which rows are to share a page, and write their SLOTS.
+
+    IDS is a .npy file of queries as rows, or one list of numbers with --offsets. `embed pack --placement SLOTS` packs a table so.
+    """
+    import numpy as np
+
+    from .embedding import placement
+
+    numbers = _numbers(ids)
+    queries = numbers if offsets is None else (numbers, _numbers(offsets))
+    rows_a_page = max(1, (PAGE_BYTES - CHECKSUM_BYTES) // row_bytes)
+    found = placement(queries, rows, rows_a_page, method, held_out=held_out, session=session_of(options))
+    with open(slots, "wb") as file:
+        np.save(file, found.slots)
+    say({"path": slots, **found.facts()}, as_json)
 
 
 @embed.command("export")
@@ -211,14 +264,18 @@ def inspect_table(table: tuple[str, ...], tensor: str | None, as_json: bool, **o
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def profile(ids: str, row_bytes: int, picture: str | None, as_json: bool) -> None:
     """Say what a cache of any size would save for IDS, a .npy file of row numbers in the order of their look-ups."""
-    import numpy as np
-
     from ._embedding_profile import draw, facts, profile_of
 
-    found = profile_of(np.load(ids, mmap_mode="r"), row_bytes)
+    found = profile_of(_numbers(ids), row_bytes)
     print(json.dumps(facts(found)) if as_json else "\n".join(found.lines()))
     if picture is not None:
         draw(found, picture)
+
+
+def _numbers(path: str) -> Any:
+    import numpy as np
+
+    return np.load(path, mmap_mode="r")
 
 
 def _told(table: Table) -> dict[str, Any]:

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from . import _native
 from ._dtypes import dtype_of, type_name
+from ._embedding_placement import PagesTouched, Placement, PlacementMethod, placement
 from ._files import refusal
 from ._session import Session, default_session
 from ._settings import PathLike, full_path
@@ -42,13 +43,17 @@ __all__ = [
     "Failed",
     "Feature",
     "Mode",
+    "PagesTouched",
     "PendingLookUp",
+    "Placement",
+    "PlacementMethod",
     "Policy",
     "Statistics",
     "Table",
     "TableSet",
     "export",
     "pack",
+    "placement",
 ]
 
 Mode = Literal["sum", "mean", "max"]
@@ -597,7 +602,7 @@ def pack(
     tensor : str, optional
         Its name in safetensors files and checkpoints, where they have several matrices.
     placement : array of int, optional
-        The slot of each row: rows that are looked up together, in neighbouring slots, share a page.
+        The slot of each row, such as the `slots` of `outcore.embedding.placement`: rows in neighbouring slots share a page.
 
     Returns
     -------
