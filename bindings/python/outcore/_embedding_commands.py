@@ -40,6 +40,8 @@ MODE_NAMES = ("memory", "map", "map-random", "pages", "outcore")
 @click.option("--click-log", type=click.Path(dir_okay=False, exists=True), help="Criteo's log, plain or gzipped, for clicks.")
 @click.option("--cold/--warm", default=True, show_default=True, help="Take tables out of the page cache before each mode.")
 @click.option("--seed", type=SEED, default=123, show_default=True)
+@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True), help="Batches that arrive in a second.")
+@click.option("--clients", type=click.IntRange(1), default=4, show_default=True, help="Threads that look up, with --rate.")
 @click.option("--results", type=click.Path(dir_okay=False), help="New JSON file for all results.")
 @click.option("--figures", type=click.Path(file_okay=False, exists=True), help="Folder for the figures of the results.")
 @session_options
@@ -53,6 +55,8 @@ def bench_embedding(
     vary: bool,
     cover: str | None,
     click_log: str | None,
+    rates: tuple[float, ...],
+    clients: int,
     results: str | None,
     figures: str | None,
     as_json: bool,
@@ -66,28 +70,40 @@ def bench_embedding(
 
     Tables that are not in FOLDER yet are written: up to 8 GB for a model. The first mode is what the sums of the others are
     compared with. Exit status 1 if one differs.
+
+    With --rate, batches arrive at random times and are looked up by --clients threads: the percentiles 50, 99 and 99.9 of the
+    time from arrival to result, waits included. The network does not run.
     """
     try:
+        from .embedding_bench.load import bench_load
         from .embedding_bench.modes import MODES
         from .embedding_bench.run import bench
     except ImportError as missing:
         raise click.ClickException(str(missing)) from missing
+    if rates and "pages" in modes:
+        raise click.UsageError("the mode pages reads one row at a time: --rate has no clients for it")
     session_of(options)
     found: list[dict[str, Any]] = []
+    if rates and not as_json:
+        print(LOAD_HEAD)
+    chosen = {mode: MODES[mode] for mode in modes}
+    told = None if as_json else _load_line if rates else _line
+    given: dict[str, Any] = {"folder": folder, "batch_sizes": batch_sizes, "batches": batches, "seconds": seconds}
+    given |= {"cold": cold, "seed": seed, "told": told}
     for spec, factories in _cases(models, traces, scale, vary, cover, click_log):
-        given: dict[str, Any] = {"batch_sizes": batch_sizes, "batches": batches, "seconds": seconds, "cold": cold, "seed": seed}
-        chosen = {mode: MODES[mode] for mode in modes}
-        told = None if as_json else _line
-        found += bench([spec], factories, chosen, folder=folder, threads=options["threads"], told=told, **given)
+        if rates:
+            found += bench_load([spec], factories, chosen, rates, clients=clients, **given)
+        else:
+            found += bench([spec], factories, chosen, threads=options["threads"], **given)
     if results is not None:
         with open(results, "w") as file:
             json.dump(found, file, indent=1)
-    drawn = _drawn(found, figures)
+    drawn = [] if rates else _drawn(found, figures)
     if as_json:
         say({"results": found, "figures": drawn}, True)
     for path in () if as_json else drawn:
         print(os.fspath(path))
-    if not all(result["agrees"] for result in found):
+    if not all(result.get("agrees", True) for result in found):
         raise SystemExit(1)
 
 
@@ -148,6 +164,18 @@ def _line(result: dict[str, Any]) -> None:
     touched = f"{result['batches']} batches of {result['batch_size']}, pages of {show_bytes(result['touched_bytes'])}"
     differs = "" if result["agrees"] else "  SUMS DIFFER"
     print(f"{case:<28} {times} ms ({parts})  {result['samples_per_s']:,.0f} samples/s  {touched}{differs}", flush=True)
+
+
+LOAD_COLUMNS = ("offered/s", "served/s", "p50 ms", "p99 ms", "p99.9 ms", "most ms", "requests", "unserved")
+LOAD_HEAD = " ".join([f"{'':<28}", *(f"{name:>10}" for name in LOAD_COLUMNS)])
+
+
+def _load_line(result: dict[str, Any]) -> None:
+    case = f"{result['model']} {result['trace']} {result['mode']}"
+    rates = f"{result['offered_per_s']:>10,.1f} {result['served_per_s']:>10,.1f}"
+    seconds = [result[f"latency_{name}_s"] for name in ("p50", "p99", "p999", "max")]
+    times = " ".join(f"{'-' if one is None else f'{1e3 * one:,.2f}':>10}" for one in seconds)
+    print(f"{case:<28} {rates} {times} {result['requests']:>10,} {result['unserved']:>10,}", flush=True)
 
 
 def _drawn(found: list[dict[str, Any]], figures: str | None) -> list[str]:
