@@ -158,8 +158,8 @@ def train(context: Context) -> Case:
         [trace, limit_file(context)],
         limit_over_bytes=memory,
         notes=(
-            "The rate counts pages of rows that a look-up did not find in memory, once. A step is a look-up and the change of its "
-            "rows. Each row has a page of its own, so nothing is gained by neighbours.",
+            "The rate counts pages of rows that a look-up did not find in memory, once. A step is a look-up and the change of its"
+            " rows. Each row has a page of its own, so nothing is gained by neighbours.",
         ),
     )
 

@@ -13,12 +13,14 @@ from ._commands import SEED, say, session_of, session_options
 from ._units import parse_bytes, show_bytes
 
 if TYPE_CHECKING:
-    from .embedding import Table
+    from .embedding import PlacementMethod, Table
     from .embedding_bench.models import ModelSpec
     from .embedding_bench.traces import TraceFactory
 
 MODEL_NAMES = ("WND", "MTWND", "DIN", "DIEN", "NCF", "RMC1", "RMC2", "RMC3", "SLS", "MLPERF")
 TRACE_NAMES = ("uniform", "sequential", "strided", "K=0", "K=1", "K=2", "2021", "2022", "clicks")
+PAGE_BYTES, CHECKSUM_BYTES = 4096, 4
+"""Of a packed table."""
 MODE_NAMES = ("memory", "map", "map-random", "pages", "outcore")
 
 
@@ -38,6 +40,8 @@ MODE_NAMES = ("memory", "map", "map-random", "pages", "outcore")
 @click.option("--click-log", type=click.Path(dir_okay=False, exists=True), help="Criteo's log, plain or gzipped, for clicks.")
 @click.option("--cold/--warm", default=True, show_default=True, help="Take tables out of the page cache before each mode.")
 @click.option("--seed", type=SEED, default=123, show_default=True)
+@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True), help="Batches that arrive in a second.")
+@click.option("--clients", type=click.IntRange(1), default=4, show_default=True, help="Threads that look up, with --rate.")
 @click.option("--results", type=click.Path(dir_okay=False), help="New JSON file for all results.")
 @click.option("--figures", type=click.Path(file_okay=False, exists=True), help="Folder for the figures of the results.")
 @session_options
@@ -51,6 +55,8 @@ def bench_embedding(
     vary: bool,
     cover: str | None,
     click_log: str | None,
+    rates: tuple[float, ...],
+    clients: int,
     results: str | None,
     figures: str | None,
     as_json: bool,
@@ -64,28 +70,40 @@ def bench_embedding(
 
     Tables that are not in FOLDER yet are written: up to 8 GB for a model. The first mode is what the sums of the others are
     compared with. Exit status 1 if one differs.
+
+    With --rate, batches arrive at random times and are looked up by --clients threads: the percentiles 50, 99 and 99.9 of the
+    time from arrival to result, waits included. The network does not run.
     """
     try:
+        from .embedding_bench.load import bench_load
         from .embedding_bench.modes import MODES
         from .embedding_bench.run import bench
     except ImportError as missing:
         raise click.ClickException(str(missing)) from missing
+    if rates and "pages" in modes:
+        raise click.UsageError("the mode pages reads one row at a time: --rate has no clients for it")
     session_of(options)
     found: list[dict[str, Any]] = []
+    if rates and not as_json:
+        print(LOAD_HEAD)
+    chosen = {mode: MODES[mode] for mode in modes}
+    told = None if as_json else _load_line if rates else _line
+    given: dict[str, Any] = {"folder": folder, "batch_sizes": batch_sizes, "batches": batches, "seconds": seconds}
+    given |= {"cold": cold, "seed": seed, "told": told}
     for spec, factories in _cases(models, traces, scale, vary, cover, click_log):
-        given: dict[str, Any] = {"batch_sizes": batch_sizes, "batches": batches, "seconds": seconds, "cold": cold, "seed": seed}
-        chosen = {mode: MODES[mode] for mode in modes}
-        told = None if as_json else _line
-        found += bench([spec], factories, chosen, folder=folder, threads=options["threads"], told=told, **given)
+        if rates:
+            found += bench_load([spec], factories, chosen, rates, clients=clients, **given)
+        else:
+            found += bench([spec], factories, chosen, threads=options["threads"], **given)
     if results is not None:
         with open(results, "w") as file:
             json.dump(found, file, indent=1)
-    drawn = _drawn(found, figures)
+    drawn = [] if rates else _drawn(found, figures)
     if as_json:
         say({"results": found, "figures": drawn}, True)
     for path in () if as_json else drawn:
         print(os.fspath(path))
-    if not all(result["agrees"] for result in found):
+    if not all(result.get("agrees", True) for result in found):
         raise SystemExit(1)
 
 
@@ -148,6 +166,18 @@ def _line(result: dict[str, Any]) -> None:
     print(f"{case:<28} {times} ms ({parts})  {result['samples_per_s']:,.0f} samples/s  {touched}{differs}", flush=True)
 
 
+LOAD_COLUMNS = ("offered/s", "served/s", "p50 ms", "p99 ms", "p99.9 ms", "most ms", "requests", "unserved")
+LOAD_HEAD = " ".join([f"{'':<28}", *(f"{name:>10}" for name in LOAD_COLUMNS)])
+
+
+def _load_line(result: dict[str, Any]) -> None:
+    case = f"{result['model']} {result['trace']} {result['mode']}"
+    rates = f"{result['offered_per_s']:>10,.1f} {result['served_per_s']:>10,.1f}"
+    seconds = [result[f"latency_{name}_s"] for name in ("p50", "p99", "p999", "max")]
+    times = " ".join(f"{'-' if one is None else f'{1e3 * one:,.2f}':>10}" for one in seconds)
+    print(f"{case:<28} {rates} {times} {result['requests']:>10,} {result['unserved']:>10,}", flush=True)
+
+
 def _drawn(found: list[dict[str, Any]], figures: str | None) -> list[str]:
     if figures is None:
         return []
@@ -168,15 +198,66 @@ def embed() -> None:
 @click.argument("target", type=click.Path())
 @click.option("--tensor", help="Of safetensors files, where they have several matrices; * stands for any part of the name.")
 @click.option("--encoding", help="float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8 or int4; default as SOURCE.")
+@click.option("--placement", type=click.Path(exists=True, dir_okay=False), help="Slots of the rows, which `embed place` writes.")
 @session_options
 def pack_table(
-    source: tuple[str, ...], target: str, tensor: str | None, encoding: str | None, as_json: bool, **options: Any
+    source: tuple[str, ...],
+    target: str,
+    tensor: str | None,
+    encoding: str | None,
+    placement: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Write the rows of SOURCE, .npy or safetensors files of one table, as a packed table with checksums."""
     from .embedding import pack
 
     session = session_of(options)
-    say(_told(pack(list(source), target, encoding, tensor=tensor, session=session)), as_json)
+    slots = None if placement is None else _numbers(placement)
+    say(_told(pack(list(source), target, encoding, tensor=tensor, placement=slots, session=session)), as_json)
+
+
+@embed.command("place")
+@click.argument("ids", type=click.Path(exists=True, dir_okay=False))
+@click.argument("slots", type=click.Path(dir_okay=False))
+@click.option("--rows", type=click.IntRange(0), required=True, help="Of the table.")
+@click.option("--row-bytes", type=click.IntRange(1), default=128, show_default=True, help="Of a row as it will be packed.")
+@click.option("--offsets", type=click.Path(exists=True, dir_okay=False), help="Where each query begins in IDS, a .npy file.")
+@click.option("--method", type=click.Choice(["co-appearance", "frequency"]), default="co-appearance", show_default=True)
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.1,
+    show_default=True,
+    help="Share of the queries, the last ones, that pages are counted on and nothing is learned from.",
+)
+@session_options
+def place(
+    ids: str,
+    slots: str,
+    rows: int,
+    row_bytes: int,
+    offsets: str | None,
+    method: PlacementMethod,
+    held_out: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Learn from IDS, row numbers that were looked up together, which rows are to share a page, and write their SLOTS.
+
+    IDS is a .npy file of queries as rows, or one list of numbers with --offsets. `embed pack --placement SLOTS` packs a table so.
+    """
+    import numpy as np
+
+    from .embedding import placement
+
+    numbers = _numbers(ids)
+    queries = numbers if offsets is None else (numbers, _numbers(offsets))
+    rows_a_page = max(1, (PAGE_BYTES - CHECKSUM_BYTES) // row_bytes)
+    found = placement(queries, rows, rows_a_page, method, held_out=held_out, session=session_of(options))
+    with open(slots, "wb") as file:
+        np.save(file, found.slots)
+    say({"path": slots, **found.facts()}, as_json)
 
 
 @embed.command("export")
@@ -211,14 +292,18 @@ def inspect_table(table: tuple[str, ...], tensor: str | None, as_json: bool, **o
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def profile(ids: str, row_bytes: int, picture: str | None, as_json: bool) -> None:
     """Say what a cache of any size would save for IDS, a .npy file of row numbers in the order of their look-ups."""
-    import numpy as np
-
     from ._embedding_profile import draw, facts, profile_of
 
-    found = profile_of(np.load(ids, mmap_mode="r"), row_bytes)
+    found = profile_of(_numbers(ids), row_bytes)
     print(json.dumps(facts(found)) if as_json else "\n".join(found.lines()))
     if picture is not None:
         draw(found, picture)
+
+
+def _numbers(path: str) -> Any:
+    import numpy as np
+
+    return np.load(path, mmap_mode="r")
 
 
 def _told(table: Table) -> dict[str, Any]:

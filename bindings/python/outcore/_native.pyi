@@ -53,6 +53,7 @@ __all__ = [
     "open_raw",
     "open_sparse",
     "pca_fit",
+    "place_rows",
     "project",
     "reduce",
     "row_norms",
@@ -418,6 +419,15 @@ def store_is_formatted(path: str | PathLike[str]) -> bool: ...
 def store_list(path: str | PathLike[str]) -> tuple[list[dict[str, Any]], int]: ...
 def store_repair(path: str | PathLike[str], progress: Callable[[int, int], None]) -> list[tuple[str, str]]: ...
 def cache_misses(ids: npt.NDArray[np.uint64], policy: str, rows: Sequence[int], rate: float) -> list[float]: ...
+def place_rows(
+    session: Session,
+    ids: npt.NDArray[np.uint64],
+    offsets: npt.NDArray[np.uint64],
+    learned: int,
+    rows: int,
+    rows_a_page: int,
+    method: str,
+) -> tuple[npt.NDArray[np.uint32], tuple[int, int, int], tuple[int, int, int]]: ...
 def reuse_shares(ids: npt.NDArray[np.uint64]) -> tuple[list[float], int]: ...
 
 @final

@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from . import _native
 from ._dtypes import dtype_of, type_name
+from ._embedding_placement import PagesTouched, Placement, PlacementMethod, placement
 from ._files import refusal
 from ._session import Session, default_session
 from ._settings import PathLike, full_path
@@ -44,7 +45,10 @@ __all__ = [
     "Feature",
     "Mode",
     "Optimizer",
+    "PagesTouched",
     "PendingLookUp",
+    "Placement",
+    "PlacementMethod",
     "Policy",
     "Statistics",
     "Table",
@@ -52,6 +56,7 @@ __all__ = [
     "create",
     "export",
     "pack",
+    "placement",
 ]
 
 Mode = Literal["sum", "mean", "max"]
@@ -741,7 +746,7 @@ def pack(
     tensor : str, optional
         Its name in safetensors files and checkpoints, where they have several matrices.
     placement : array of int, optional
-        The slot of each row: rows that are looked up together, in neighbouring slots, share a page.
+        The slot of each row, such as the `slots` of `outcore.embedding.placement`: rows in neighbouring slots share a page.
 
     Returns
     -------

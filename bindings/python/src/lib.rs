@@ -32,6 +32,7 @@ mod matrix;
 mod names;
 mod owned;
 mod pca;
+mod placement;
 mod reader;
 mod samples;
 mod session;
@@ -65,6 +66,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
+    #[pymodule_export]
+    use crate::placement::place_rows;
     #[pymodule_export]
     use crate::reader::FileReader;
     #[pymodule_export]

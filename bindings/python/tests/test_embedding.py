@@ -392,3 +392,97 @@ def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.
     assert not list(tmp_path.glob("*.unfinished"))
     with pytest.raises(errors.ArgumentError, match=r"\.npy or a \.safetensors"):
         embedding.export(half, tmp_path / "out.txt", session=session)
+
+
+def planted(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Queries of six rows of one of 250 groups of eight, whose rows are far apart: ids and offsets."""
+    random = np.random.default_rng(seed)
+    ids = random.integers(0, 8, (count, 6)) * 250 + random.integers(0, 250, (count, 1))
+    return ids.ravel(), np.arange(0, 6 * count, 6)
+
+
+def test_rows_that_are_looked_up_together_share_pages(tmp_path: Path, session: oc.Session) -> None:
+    ids, offsets = planted(1, 5000)
+    found = embedding.placement((ids, offsets), 2000, 8, session=session)
+    assert sorted(found.slots.tolist()) == list(range(2000)) and found.slots.dtype == np.uint32
+    assert found.given.queries == found.placed.queries == 500 and found.given.look_ups == found.placed.look_ups
+    assert found.placed.pages < 1.05 * 500 and found.given.pages > 3 * 500
+    assert found.placed.rows_a_read == pytest.approx(1 / found.placed.pages_a_look_up)
+    # By hand, of the queries that were held out.
+    pages = [len(set(found.slots[query] // 8)) for query in ids.reshape(-1, 6)[4500:]]
+    assert sum(pages) == found.placed.pages
+    square = embedding.placement(ids.reshape(-1, 6), 2000, 8, session=session)
+    ended = embedding.placement((ids.astype(np.int32), [*offsets, len(ids)]), 2000, 8, session=session)
+    same(square.slots, found.slots)
+    same(ended.slots, found.slots)
+    # 7 rows a page, so that one of the eight of a group is on another.
+    weight = np.random.default_rng(2).standard_normal((2000, 128)).astype("float32")
+    read = {}
+    for name, slots in (("given", None), ("placed", found.slots)):
+        embedding.pack(weight, tmp_path / name, placement=slots, session=session)
+        cold = Table.open(tmp_path / name, cache=0, session=session)
+        for query in ids.reshape(-1, 6)[4500:4520]:
+            same(cold[query], weight[query])
+        read[name] = cold.statistics.units_read
+    assert read["placed"] < 0.7 * read["given"]
+
+
+def test_frequent_rows_share_pages(session: oc.Session) -> None:
+    queries = (np.array([4, 2, 4, 2, 4, 0, 5]), np.array([0, 2, 3, 5]))
+    found = embedding.placement(queries, 6, 2, "frequency", held_out=0, session=session)
+    same(found.slots, [2, 4, 1, 5, 0, 3])
+    assert found.placed == embedding.PagesTouched(0, 0, 0) and found.placed.pages_a_look_up == 0
+    empty = embedding.placement((np.array([], np.int64), np.array([], np.int64)), 3, 2, session=session)
+    same(empty.slots, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("queries", "rows", "rows_a_page", "given", "error", "text"),
+    [
+        (([1, 2, 6], [0]), 6, 2, {}, errors.ArgumentError, "query 0 asks for row 6 of 6"),
+        (([1, 2, -1], [0]), 6, 2, {}, errors.ArgumentError, "ids are not negative, as -1 is"),
+        (([1, 2, 3], [0, 2, 1]), 6, 2, {}, errors.ArgumentError, "do not decrease"),
+        (([1, 2, 3], [0, 4]), 6, 2, {}, errors.ArgumentError, "do not exceed the 3 ids"),
+        (([1, 2, 3], []), 6, 2, {}, errors.ArgumentError, "ids without offsets"),
+        (([1.5], [0]), 6, 2, {}, errors.ArgumentError, "ids are integers, not float64"),
+        (([[1]], [0]), 6, 2, {}, errors.ShapeError, "not one-dimensional"),
+        (np.arange(3), 6, 2, {}, errors.ShapeError, "queries of shape"),
+        (([1], [0]), 6, 0, {}, errors.ArgumentError, "a page has at least one row"),
+        (([1], [0]), 6, 2, {"method": "hash"}, errors.ArgumentError, "not 'hash'"),
+        (([1], [0]), 6, 2, {"held_out": 1}, errors.ArgumentError, "held_out is a share"),
+        (([1], [0]), (1 << 32) - 1, 2, {}, errors.ArgumentError, "fewer than 4294967295 rows"),
+    ],
+)
+def test_bad_logs_are_refused(
+    queries: Any, rows: int, rows_a_page: int, given: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        embedding.placement(queries, rows, rows_a_page, **given)
+
+
+def test_the_command_places_rows(tmp_path: Path) -> None:
+    import json
+
+    from click.testing import CliRunner
+
+    from outcore.cli import cli
+
+    ids, offsets = planted(3, 3000)
+    weight = np.random.default_rng(2).standard_normal((2000, 128)).astype("float32")
+    for name, array in (("ids", ids), ("offsets", offsets), ("square", ids.reshape(-1, 6)), ("weight", weight)):
+        np.save(tmp_path / f"{name}.npy", array)
+
+    def run(*words: str) -> Any:
+        paths = [str(tmp_path / word) if word.endswith((".npy", ".packed")) else word for word in words]
+        ran = CliRunner().invoke(cli, ["embed", *paths, "--json"], catch_exceptions=False)
+        assert ran.exit_code == 0
+        return json.loads(ran.output)
+
+    given = ("--rows", "2000", "--row-bytes", "512")
+    told = run("place", "ids.npy", "slots.npy", "--offsets", "offsets.npy", *given)
+    assert told["rows_a_page"] == 7 and told["queries_held_out"] == 300
+    assert told["pages_a_look_up"] < 0.5 * told["pages_a_look_up_given"]
+    run("place", "square.npy", "same.npy", *given)
+    same(np.load(tmp_path / "same.npy"), np.load(tmp_path / "slots.npy"))
+    run("pack", "weight.npy", "weight.packed", "--placement", "slots.npy")
+    same(Table.open(tmp_path / "weight.packed")[np.arange(2000)], weight)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,7 @@ from outcore.embedding_bench.traces import Locality, Trace, lru_hits, sequential
 from outcore.errors import ArgumentError, CorruptError, MissingError
 
 torch = pytest.importorskip("torch")
+from outcore.embedding_bench.load import bench_load  # noqa: E402
 from outcore.embedding_bench.modes import MODES, PageBags, TorchBags  # noqa: E402
 from outcore.embedding_bench.networks import Model  # noqa: E402
 from outcore.embedding_bench.run import WARM_UP, bench  # noqa: E402
@@ -497,3 +499,68 @@ def test_the_command_measures_and_draws(tmp_path: Path) -> None:
     assert [one["mode"] for one in json.loads(ran.output)["results"]] == ["memory", "map"]
     ran = CliRunner().invoke(bench_embedding, [*given, *clicks])
     assert ran.exit_code == 2 and "--click-log" in ran.output
+
+
+def test_requests_wait_for_a_free_client_and_the_wait_counts(tmp_path: Path) -> None:
+    """Of a look-up that takes 20 ms, 100 a second arrive: one client serves half of them, four serve all."""
+
+    class Slow:
+        def __init__(self, spec: ModelSpec) -> None:
+            self.bags, self.in_progress, self.most = in_memory(spec), 0, 0
+
+        def __call__(self, lookups: Any) -> Any:
+            self.in_progress += 1
+            self.most = max(self.most, self.in_progress)
+            time.sleep(0.02)
+            self.in_progress -= 1
+            return self.bags(lookups)
+
+    found = {}
+    for clients in (1, 4):
+        made: list[Slow] = []
+        modes = {"slow": lambda spec, _, made=made: made.append(Slow(spec)) or made[-1]}
+        given: dict[str, Any] = {"folder": tmp_path, "batch_sizes": [2], "batches": 4, "seconds": 1.0, "clients": clients}
+        (found[clients],) = bench_load([SMALL], {"uniform": uniform}, modes, [100.0], **given)
+        assert made[0].most == 1 if clients == 1 else made[0].most > 1
+    one, four = found[1], found[4]
+    assert one["requests"] == four["requests"] == 100 and four["unserved"] == 0
+    assert one["served_per_s"] < 51 and four["served_per_s"] > 60
+    # The queue of one client grows by half a request each 10 ms: what comes last waits for a second.
+    assert one["latency_max_s"] > 0.5 and one["latency_p99_s"] > 4 * four["latency_p50_s"] >= 4 * 0.02
+    assert one["latency_p999_s"] is None
+    json.dumps(found)
+
+
+def test_requests_that_are_not_served_in_time_count_with_their_wait(tmp_path: Path) -> None:
+    class Stuck:
+        def __init__(self, spec: ModelSpec) -> None:
+            self.bags = in_memory(spec)
+
+        def __call__(self, lookups: Any) -> Any:
+            time.sleep(0.1)
+            return self.bags(lookups)
+
+    given: dict[str, Any] = {"folder": tmp_path, "batches": 2, "seconds": 0.2, "clients": 1}
+    (one,) = bench_load([SMALL], {"uniform": uniform}, {"stuck": lambda spec, _: Stuck(spec)}, [10_000.0], **given)
+    assert one["requests"] == 2000 and one["unserved"] > 1900
+    assert one["latency_p50_s"] > 0.2 and one["latency_p999_s"] <= one["latency_max_s"] < 2
+    for wrong in ({"rates": [0.0]}, {"clients": 0}, {"batches": 1}):
+        with pytest.raises(ArgumentError):
+            bench_load([SMALL], {"uniform": uniform}, {}, **{"rates": [1.0], **given, **wrong})
+
+
+def test_the_command_measures_latency_under_load(tmp_path: Path) -> None:
+    from outcore._embedding_commands import bench_embedding
+
+    given = [str(tmp_path), "--scratch", str(tmp_path), "--memory", "32MiB", "--model", "RMC3", "--scale", "0.005"]
+    given += ["--batch-size", "2", "--batches", "20", "--seconds", "0.3", "--rate", "50", "--rate", "4000", "--clients", "3"]
+    modes = ["--mode", "map", "--mode", "outcore"]
+    ran = CliRunner().invoke(bench_embedding, [*given, *modes, "--results", str(tmp_path / "all.json")])
+    assert ran.exit_code == 0, ran.output
+    assert "p99.9 ms" in ran.output and ran.output.count("RMC3 K=1 outcore") == 2
+    found = json.loads((tmp_path / "all.json").read_text())
+    assert [one["mode"] for one in found] == ["map"] * 2 + ["outcore"] * 2
+    assert [one["offered_per_s"] for one in found] == [50, 4000] * 2
+    assert [one["latency_p999_s"] is None for one in found] == [True, False, True, False] and found[-1]["hit_rate"] > 0
+    ran = CliRunner().invoke(bench_embedding, [*given, "--mode", "pages"])
+    assert ran.exit_code == 2 and "one row at a time" in ran.output

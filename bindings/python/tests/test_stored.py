@@ -201,3 +201,37 @@ def test_the_command_line(disk: Path, tmp_path: Path) -> None:
     assert "[4, 4]" in outcore("info", disk / "c.npy")
     assert "c.npy" in outcore("ls", disk)
     outcore("check", disk)
+
+
+def test_embedding_tables_lie_in_a_store(tmp_path: Path, rng: np.random.Generator) -> None:
+    from outcore import embedding
+
+    store = tmp_path / "disk.store"
+    StreamStore(store, size="64MiB")
+    weight = rng.standard_normal((3000, 24)).astype("float32")
+    slots = rng.permutation(3000)
+    for path, given in (("items", {}), ("placed", {"placement": slots}), ("small", {"encoding": "float16"})):
+        packed = embedding.pack(weight, store / path, session=oc.default_session(), **given)
+        assert packed.is_packed and packed.shape == (3000, 24)
+        del packed
+        table = embedding.Table.open(store / path)
+        ids = rng.integers(0, 3000, (50, 8))
+        expected = weight.astype("float16") if path == "small" else weight
+        np.testing.assert_array_equal(table[ids], expected[ids])
+        sums = embedding.EmbeddingBag(table, "sum", dtype="float32")(ids)
+        np.testing.assert_allclose(sums, expected.astype("float32")[ids].sum(1), rtol=1e-5, atol=1e-5)
+    # A matrix of the store is a table too.
+    oc.from_numpy(store / "matrix.npy", weight)
+    np.testing.assert_array_equal(embedding.Table.open(store / "matrix.npy")[[0, 7, 2999]], weight[[0, 7, 2999]])
+    tables = embedding.TableSet({"item": store / "items", "matrix": store / "matrix.npy"})
+    found = tables.look_up([embedding.Feature("matrix", ids), embedding.Feature("item", ids)])
+    np.testing.assert_array_equal(found[0], found[1])
+    with pytest.raises(errors.MissingError, match=r"disk\.store/nothing"):
+        embedding.Table.open(store / "nothing")
+    with pytest.raises(errors.NoSpaceError, match=r"disk\.store/large"):
+        embedding.pack(np.zeros((400_000, 48), np.float32), store / "large")
+    np.testing.assert_array_equal(embedding.Table.open(store / "items")[ids], weight[ids])
+    # Nothing of the refused one stays, and a table is replaced when the new one is whole.
+    assert not any(name.startswith("large") for name in map(str, StreamStore(store)))
+    embedding.pack(-weight, store / "items")
+    np.testing.assert_array_equal(embedding.Table.open(store / "items")[ids], -weight[ids])

@@ -1,0 +1,56 @@
+//! Placement of the rows of a table on its pages, learned from queries.
+
+use numpy::{PyArray1, PyReadonlyArray1};
+use outcore::tables::placement::{Placement, Queries};
+use pyo3::prelude::*;
+
+use crate::error::to_python;
+use crate::job::carry_out;
+use crate::session::Session;
+
+/// Queries, rows of each of them, and the pages that they touch.
+type Touched = (u64, u64, u64);
+
+/// The slot of each row, and what the queries from `learned` on touch: with rows in their given order, and
+/// in these slots. Query `q` is `ids[offsets[q]..offsets[q + 1]]`.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a log, and what is learned of it"
+)]
+pub(crate) fn place_rows<'py>(
+    py: Python<'py>,
+    session: &Session,
+    ids: PyReadonlyArray1<'_, u64>,
+    offsets: PyReadonlyArray1<'_, u64>,
+    learned: usize,
+    rows: u64,
+    rows_a_page: u32,
+    method: &str,
+) -> PyResult<(Bound<'py, PyArray1<u32>>, Touched, Touched)> {
+    let (ids, offsets) = (ids.as_slice()?, offsets.as_slice()?);
+    let queries = |offsets: &[u64]| {
+        let query = |ends: &[u64]| ids[ends[0] as usize..ends[1] as usize].iter().copied();
+        Queries::new(rows, offsets.windows(2).map(query))
+    };
+    let log = py.detach(|| queries(&offsets[..=learned]));
+    let held_out = py.detach(|| queries(&offsets[learned..]));
+    let (log, held_out) = (log.map_err(to_python)?, held_out.map_err(to_python)?);
+    let by_frequency = method == "frequency";
+    let session = session.get()?;
+    let threads = session.threads();
+    let place = move |_: &dyn Fn() -> bool| {
+        let placement = match by_frequency {
+            true => Placement::by_frequency(&log, rows_a_page)?,
+            false => Placement::by_co_appearance(&log, rows_a_page, threads)?,
+        };
+        let given = Placement::in_order(log.row_count(), rows_a_page)?;
+        let [given, placed] = [&given, &placement].map(|placement| {
+            let touched = placement.pages_touched(&held_out);
+            (touched.queries, touched.look_ups, touched.pages)
+        });
+        Ok((placement.slot_of_row().to_vec(), given, placed))
+    };
+    let (slots, given, placed) = carry_out(py, session, place)?;
+    Ok((PyArray1::from_vec(py, slots), given, placed))
+}
