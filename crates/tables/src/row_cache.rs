@@ -17,6 +17,8 @@ use outcore_kernels::fetch_from;
 const CHUNK_BYTES: u64 = 2 << 20;
 /// Chunks of a small cache, so that memory is divided finely.
 const CHUNKS_MIN: u64 = 8;
+/// Of a cache that has grown: each is a mapping of its own.
+const CHUNKS_MAX: u64 = 4096;
 /// An entry of a table that is half empty at least and three quarters at most, and the row number by slot.
 const INDEX_BYTES: u64 = 4 * 8 + 8;
 /// A slot that stands for none.
@@ -119,9 +121,15 @@ impl RowCache {
         let slots = (bytes / RowCache::row_cost(self.row_bytes, self.kind))
             .min(rows)
             .min(u64::from(NO_SLOT - 1));
-        if self.chunks.is_empty() {
-            let most = (CHUNK_BYTES / self.row_bytes as u64).max(1);
-            self.chunk_shift = (slots / CHUNKS_MIN).clamp(1, most).ilog2();
+        let most = (CHUNK_BYTES / self.row_bytes as u64).max(1);
+        let shift = (slots / CHUNKS_MIN).clamp(1, most).ilog2();
+        let suits = (1..=CHUNKS_MAX).contains(&(slots >> self.chunk_shift));
+        if self.chunks.is_empty() || (!suits && shift != self.chunk_shift) {
+            // Chunks of another length: too long for what is left, or too short for what was added.
+            while !self.chunks.is_empty() {
+                self.shrink();
+            }
+            self.chunk_shift = shift;
         }
         let count = (slots >> self.chunk_shift) as usize;
         while self.chunks.len() > count {
@@ -501,6 +509,20 @@ mod tests {
                 let found = check(&cache);
                 prop_assert!(found.len() as u64 <= size);
             }
+        }
+    }
+
+    #[test]
+    fn a_share_that_changes_much_keeps_room() {
+        let mut cache = RowCache::new(ROW, 1 << 40, PolicyKind::S3Fifo, 0);
+        let cost = RowCache::row_cost(ROW, PolicyKind::S3Fifo);
+        for rows in [1 << 20, 100, 1, 3 << 20, 7, 0, 50] {
+            cache.set_bytes(rows * cost, u64::MAX);
+            let slots = u64::from(cache.slots());
+            assert!(slots <= rows && slots >= rows / 8 * 7, "{slots} slots for {rows} rows");
+            assert!(cache.chunks.len() as u64 <= CHUNKS_MAX);
+            (0..200).for_each(|row| cache.insert(row, &bytes_of(row)));
+            check(&cache);
         }
     }
 
