@@ -23,7 +23,7 @@ def spec_of(trace: BagTrace) -> tuple[ModelSpec, Locality]:
     """The model with tables that are as large as the trace needs, and the trace's generator."""
     model = MODELS[trace.model]
     no_rows = replace(model, tables=tuple(replace(table, rows=0) for table in model.tables))
-    return Locality(trace.k).covering(no_rows, trace.touched_bytes, times=1)
+    return Locality(trace.k, shuffled=True).covering(no_rows, trace.touched_bytes, times=1)
 
 
 def make(trace: BagTrace, root: Path = ROOT) -> None:

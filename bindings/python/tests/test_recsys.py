@@ -173,6 +173,10 @@ def test_locality_has_the_facts_of_the_paper(k: int, new: float, lru: float, top
     assert top[0] <= top_hits(ids, 2000) <= top[1]
     assert np.mean([len(np.unique(batch)) / batch.size for batch in ids]) == pytest.approx(unique, abs=0.02)
     assert all(len(set(bag)) == 80 for bag in ids.reshape(-1, 80)[:200].tolist())
+    shuffled = Locality(k, shuffled=True)(spec, 40, 32).ids[0]
+    assert not np.array_equal(ids, shuffled) and len(np.unique(ids)) == len(np.unique(shuffled))
+    counts = [np.sort(np.unique(one, return_counts=True)[1]) for one in (ids, shuffled)]
+    np.testing.assert_array_equal(*counts)
     assert not np.array_equal(ids, trace.ids[1]) and np.array_equal(ids, Locality(k)(spec, 40, 32).ids[0])
 
 

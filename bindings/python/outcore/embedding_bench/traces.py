@@ -171,6 +171,9 @@ class Locality:
     spacing : int
         Rows from one line to the next: 128 puts each on a page of 16 KiB of its own, as the paper assumes. Of a table that is too
         small for that, less, so that there are lines at all distances.
+    shuffled : bool
+        Whether new lines come in an order of their own. In the paper's generator they come in that of their pages, from the last
+        to the first, which read-ahead of a memory map gains from.
 
     Examples
     --------
@@ -180,6 +183,7 @@ class Locality:
     k: int = 1
     lines: int | None = None
     spacing: int = SPACING
+    shuffled: bool = False
 
     def __call__(self, spec: ModelSpec, batches: int, batch_size: int, seed: int = 123) -> Trace:
         shares = distances(self.k, seed)
@@ -187,7 +191,10 @@ class Locality:
         def ids(table: TableSpec, number: int) -> Ids:
             lines, spacing = self._lines(table)
             steps = _steps(shares, 2 * batches * batch_size * table.lookups, np.random.default_rng([seed, number]))
-            return references(steps, table.lookups, lines)[len(steps) // 2 :].astype(np.int64) * spacing
+            found = references(steps, table.lookups, lines)[len(steps) // 2 :].astype(np.int64)
+            if self.shuffled:
+                found = np.random.default_rng([seed, number, 1]).permutation(lines)[found]
+            return found * spacing
 
         return _each(spec, batches, batch_size, ids)
 
