@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 
 import outcore as oc
 from outcore import _array, _sparse, errors
+from outcore._dtypes import dtype_of
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
 
@@ -211,6 +212,35 @@ def test_a_histogram_is_that_of_numpy(
     expected, expected_edges = np.histogram(pair[1], bins, limits)
     np.testing.assert_array_equal(counts, expected)
     np.testing.assert_allclose(edges, expected_edges, rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("name", ["bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16", "float8_e5m2"])
+def test_values_of_few_bits_are_counted_in_one_pass(
+    name: str, order: Any, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outcore._statistics.BLOCK_BYTES", 100)
+    monkeypatch.setattr("outcore._statistics.COUNTED_AT_ONCE", 7)
+    x = (rng.standard_normal((50, 9)) * 20).astype("i1").astype(dtype_of(name))
+    a, wide, read = oc.from_numpy(tmp_path / "x.npy", x, order=order), x.astype("f8"), 0
+    whole_read = oc.Array._read
+
+    def counted(part: oc.Array, progress: bool | None = None) -> Any:
+        nonlocal read
+        read += part.nbytes
+        return whole_read(part, progress)
+
+    monkeypatch.setattr(oc.Array, "_read", counted)
+    monkeypatch.setattr("outcore._statistics.extreme", None)
+    for bins, limits in ((10, None), (300, None), (7, (-3.5, 12.0)), ([-30.0, 0.0, 1.0, 30.0], None)):
+        counts, edges = a.histogram(bins, limits)
+        expected, expected_edges = np.histogram(wide, bins, limits)
+        np.testing.assert_array_equal(counts, expected)
+        np.testing.assert_array_equal(edges, expected_edges)
+        assert counts.dtype == np.int64
+    assert read == 4 * a.nbytes
+    counts, edges = oc.create(tmp_path / "none.npy", (0, 3), x.dtype).histogram()
+    assert not counts.any() and edges[[0, -1]].tolist() == [0, 1]
 
 
 def test_dlpack_both_ways(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
