@@ -7,7 +7,7 @@ import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn import decomposition
+from sklearn import decomposition, linear_model
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -17,6 +17,8 @@ from outcore import _array, _sparse, errors
 from outcore._dtypes import dtype_of
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
+from outcore.random_projection import SparseRandomProjection
+from outcore.text import TfidfTransformer
 
 ROWS, COLS = 60, 7
 
@@ -451,3 +453,43 @@ def test_scikit_learn_splits_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any],
     if a.path is not None:
         joblib.dump(a, tmp_path / "dumped.joblib")
         np.testing.assert_array_equal(joblib.load(tmp_path / "dumped.joblib")[:].toarray(), s.toarray())
+
+
+def test_scikit_learn_searches_and_chains_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any]) -> None:
+    a, s = sparse_pair
+    y = np.arange(200) % 3 == 0
+    grid: Any = {"n_clusters": [2, 3]}
+    ours = [GridSearchCV(KMeans(random_state=0), grid, cv=3).fit(x).cv_results_["mean_test_score"] for x in (a, s)]
+    np.testing.assert_allclose(*ours, rtol=1e-4)
+    # Parts of a stored matrix are SciPy's.
+    theirs = [cross_val_score(linear_model.LogisticRegression(), x, y, cv=3) for x in (a, s)]
+    np.testing.assert_array_equal(*theirs)
+    chained = [cross_val_score(make_pipeline(TfidfTransformer(), linear_model.Ridge()), x, y, cv=3) for x in (a, s)]
+    np.testing.assert_allclose(*chained, rtol=1e-4)
+    labels = [make_pipeline(TfidfTransformer(), KMeans(2, random_state=0)).fit_predict(x) for x in (a, s)]
+    np.testing.assert_array_equal(*labels)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_data_frames_of_sparse_results_are_refused_as_scikit_learn_refuses_them(
+    sparse_pair: tuple[oc.Sparse, Any], kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, s = sparse_pair
+    model = TfidfTransformer().fit(a).set_output(transform=kind)
+    with pytest.raises(ValueError, match="scipy sparse matrix") as theirs:
+        model.transform(s)
+    for act in (lambda: model.transform(a), lambda: model.fit_transform(a), lambda: model.transform(s, out=tmp_path / "t")):
+        with pytest.raises(ValueError, match="scipy sparse matrix") as ours:
+            act()
+        assert str(ours.value) == str(theirs.value)
+    assert not (tmp_path / "t").exists()
+    model.set_output(transform="default")
+    np.testing.assert_allclose(model.transform(a).scipy().toarray(), model.transform(s).toarray(), rtol=1e-6)
+
+
+def test_data_frames_of_dense_results_of_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any]) -> None:
+    a, s = sparse_pair
+    for model in (KMeans(3, random_state=0), SparseRandomProjection(4, random_state=0)):
+        frames = [clone(model).set_output(transform="pandas").fit_transform(x) for x in (a, s)]
+        assert frames[0].columns.tolist() == frames[1].columns.tolist()
+        np.testing.assert_allclose(*frames, rtol=1e-4, atol=1e-5)
