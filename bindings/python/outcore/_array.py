@@ -461,7 +461,10 @@ class Array(Stored[_native.Matrix]):
         bins: int | npt.ArrayLike = 10,
         range: tuple[float, float] | None = None,  # noqa: A002
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Counts of elements by their value, as `numpy.histogram`; one pass, and one more for the range where it is not given.
+        """Counts of elements by their value, as `numpy.histogram`.
+
+        One pass, if elements have 8 or 16 bits, or if `range` or edges are given. Else two: the range must be known before the
+        first element is counted, and is looked for first.
 
         Parameters
         ----------

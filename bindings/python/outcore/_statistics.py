@@ -1,8 +1,8 @@
-"""Numbers about an array on SSD, as NumPy's methods give them: each one pass, but for a histogram without a range."""
+"""Numbers about an array on SSD, as NumPy's methods give them: each one pass, but for some histograms without a range."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
@@ -16,6 +16,8 @@ __all__ = ["Axis", "extreme", "histogram", "mean", "moment", "total"]
 
 Axis = Literal[0, 1, -1, -2] | None
 BLOCK_BYTES = 16 << 20
+COUNTED_AT_ONCE = 1 << 20
+"""Elements: NumPy makes 8 bytes of each to count it."""
 NOTHING: Mapping[str, None] = MappingProxyType({})
 
 
@@ -32,6 +34,8 @@ class Counted(Protocol):
     def nbytes(self) -> int: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def order(self) -> str: ...
     @property
     def T(self) -> Any: ...  # noqa: N802
     @property
@@ -90,18 +94,37 @@ def histogram(x: Counted, bins: Any, limits: tuple[float, float] | None) -> tupl
     """As `numpy.histogram` of all elements, a block of rows at a time."""
     if isinstance(bins, str):
         raise ArgumentError(f"bins must be a number or edges, not {bins!r}, which needs all elements in memory")
+    if x.dtype.itemsize <= 2:
+        values, counts = _counted(x)
+        return np.histogram(values, bins, limits, weights=counts)
     if limits is None and np.ndim(bins) == 0:
         limits = (float(extreme(x, "min", None)), float(extreme(x, "max", None))) if x.size else (0.0, 1.0)
     edges = np.histogram_bin_edges(np.empty(0, np.float64), bins, limits)
     counts = np.zeros(len(edges) - 1, np.int64)
     uniform = np.ndim(bins) == 0
-    rows = max(1, BLOCK_BYTES // max(1, x.nbytes // max(1, len(x))))
-    for start in range(0, len(x), rows):
-        block = x[start : start + rows]
-        if block.dtype == np.bool_:
-            block = block.view(np.uint8)
+    for block in _blocks(x):
         counts += np.histogram(block, len(counts), limits)[0] if uniform else np.histogram(block, edges)[0]
     return counts, edges
+
+
+def _counted(x: Counted) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The values of elements of 8 or 16 bits, as float64, and how often each comes."""
+    bits = np.dtype(f"uint{8 * x.dtype.itemsize}")
+    counts = np.zeros(1 << 8 * bits.itemsize, np.int64)
+    for block in _blocks(x):
+        flat = block.ravel("K").view(bits)
+        for start in range(0, len(flat), COUNTED_AT_ONCE):
+            counts += np.bincount(flat[start : start + COUNTED_AT_ONCE], minlength=len(counts))
+    found = np.flatnonzero(counts)
+    return found.astype(bits).view(x.dtype).astype(np.float64), counts[found]
+
+
+def _blocks(x: Counted) -> Iterator[npt.NDArray[Any]]:
+    """All elements, some lines at a time."""
+    lines = x.T if x.ndim == 2 and x.order == "F" else x
+    step = max(1, BLOCK_BYTES // max(1, x.nbytes // max(1, len(lines))))
+    for start in range(0, len(lines), step):
+        yield lines[start : start + step]
 
 
 def _refuse(of_numpy: Mapping[str, None]) -> None:

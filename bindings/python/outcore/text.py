@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
@@ -121,6 +122,8 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # ty
         Sparse or SciPy sparse matrix of shape (n_samples, n_features).
         """
         check_is_fitted(self)
+        # Of sparse results there are no data frames: what scikit-learn says of one from SciPy, before anything is computed.
+        _wrap_data_with_container("transform", scipy.sparse.csr_matrix((0, 0)), X, self)
         X = self._checked(X, reset=False)
         session = self._session(X)
         path = None if out is None else full_path(out)

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -219,7 +220,43 @@ def rank_that_joins(rank: int, data: str, out: str) -> None:
     distributed.destroy_process_group()
 
 
-PROGRAMS = {act.__name__: act for act in (environment, torchrun, group, lightning, accelerate, join)}
+def alone(data: str, out: str) -> None:
+    """Ranks with different numbers of batches, without `Join`."""
+    import torch
+
+    torch.multiprocessing.spawn(rank_that_does_not_join, (data, out), nprocs=RANKS)
+
+
+def rank_that_does_not_join(rank: int, data: str, out: str) -> None:
+    from datetime import timedelta
+
+    import torch
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    from outcore.torch import Loader as TensorLoader
+
+    store = distributed.FileStore(f"{out}/group", RANKS)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timedelta(seconds=5))
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    batches, waited, told_first = 0, False, []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            for batch in TensorLoader(data, 4, end="uneven"):
+                told_first = told_first if batches else [str(one.message) for one in told if "uneven" in str(one.message)]
+                model(batch["y"][:, None].float()).sum().backward()
+                batches += 1
+        except RuntimeError:
+            # The time that the group has for an operation is over.
+            waited = True
+    write(out, rank, batches=batches, waited=waited, told_first=told_first)
+    # A rank that ends takes its connections along, and others fail at once.
+    while not all(Path(out, f"{one}.json").exists() for one in range(RANKS)):
+        time.sleep(0.1)
+
+
+PROGRAMS = {act.__name__: act for act in (environment, torchrun, group, lightning, accelerate, join, alone)}
 
 
 if __name__ == "__main__":

@@ -334,3 +334,12 @@ def test_uneven_ranks_end_within_join(tmp_path: Path, out: Path) -> None:
     assert [len(rank["told"]) for rank in found] == [len(rank["told_of_samples"]) for rank in found] == [1, 0]
     assert all(word in found[0]["told"][0] for word in ("4 batches", "last rank 3", "Join([model])", "end='pad'"))
     assert not any(rank["told_not"] for rank in found)
+
+
+def test_uneven_ranks_without_join_are_told_before_they_wait(tmp_path: Path, out: Path) -> None:
+    """The rank that has a batch more waits for the other one in vain, as long as the process group lets it; it was told so."""
+    odd = written(tmp_path / "odd", 25)
+    found = found_by(out, started("alone", odd, out))
+    assert [rank["batches"] for rank in found] == [3, 3] and [rank["waited"] for rank in found] == [True, False]
+    assert [len(rank["told_first"]) for rank in found] == [1, 0]
+    assert all(word in found[0]["told_first"][0] for word in ("4 batches", "last rank 3", "hangs", "Join([model])", "end='pad'"))

@@ -7,15 +7,18 @@ import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn import decomposition
+from sklearn import decomposition, linear_model
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 
 import outcore as oc
 from outcore import _array, _sparse, errors
+from outcore._dtypes import dtype_of
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
+from outcore.random_projection import SparseRandomProjection
+from outcore.text import TfidfTransformer
 
 ROWS, COLS = 60, 7
 
@@ -211,6 +214,35 @@ def test_a_histogram_is_that_of_numpy(
     expected, expected_edges = np.histogram(pair[1], bins, limits)
     np.testing.assert_array_equal(counts, expected)
     np.testing.assert_allclose(edges, expected_edges, rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("name", ["bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16", "float8_e5m2"])
+def test_values_of_few_bits_are_counted_in_one_pass(
+    name: str, order: Any, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outcore._statistics.BLOCK_BYTES", 100)
+    monkeypatch.setattr("outcore._statistics.COUNTED_AT_ONCE", 7)
+    x = (rng.standard_normal((50, 9)) * 20).astype("i1").astype(dtype_of(name))
+    a, wide, read = oc.from_numpy(tmp_path / "x.npy", x, order=order), x.astype("f8"), 0
+    whole_read = oc.Array._read
+
+    def counted(part: oc.Array, progress: bool | None = None) -> Any:
+        nonlocal read
+        read += part.nbytes
+        return whole_read(part, progress)
+
+    monkeypatch.setattr(oc.Array, "_read", counted)
+    monkeypatch.setattr("outcore._statistics.extreme", None)
+    for bins, limits in ((10, None), (300, None), (7, (-3.5, 12.0)), ([-30.0, 0.0, 1.0, 30.0], None)):
+        counts, edges = a.histogram(bins, limits)
+        expected, expected_edges = np.histogram(wide, bins, limits)
+        np.testing.assert_array_equal(counts, expected)
+        np.testing.assert_array_equal(edges, expected_edges)
+        assert counts.dtype == np.int64
+    assert read == 4 * a.nbytes
+    counts, edges = oc.create(tmp_path / "none.npy", (0, 3), x.dtype).histogram()
+    assert not counts.any() and edges[[0, -1]].tolist() == [0, 1]
 
 
 def test_dlpack_both_ways(pair: tuple[oc.Array, Any], tmp_path: Path) -> None:
@@ -421,3 +453,43 @@ def test_scikit_learn_splits_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any],
     if a.path is not None:
         joblib.dump(a, tmp_path / "dumped.joblib")
         np.testing.assert_array_equal(joblib.load(tmp_path / "dumped.joblib")[:].toarray(), s.toarray())
+
+
+def test_scikit_learn_searches_and_chains_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any]) -> None:
+    a, s = sparse_pair
+    y = np.arange(200) % 3 == 0
+    grid: Any = {"n_clusters": [2, 3]}
+    ours = [GridSearchCV(KMeans(random_state=0), grid, cv=3).fit(x).cv_results_["mean_test_score"] for x in (a, s)]
+    np.testing.assert_allclose(*ours, rtol=1e-4)
+    # Parts of a stored matrix are SciPy's.
+    theirs = [cross_val_score(linear_model.LogisticRegression(), x, y, cv=3) for x in (a, s)]
+    np.testing.assert_array_equal(*theirs)
+    chained = [cross_val_score(make_pipeline(TfidfTransformer(), linear_model.Ridge()), x, y, cv=3) for x in (a, s)]
+    np.testing.assert_allclose(*chained, rtol=1e-4)
+    labels = [make_pipeline(TfidfTransformer(), KMeans(2, random_state=0)).fit_predict(x) for x in (a, s)]
+    np.testing.assert_array_equal(*labels)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_data_frames_of_sparse_results_are_refused_as_scikit_learn_refuses_them(
+    sparse_pair: tuple[oc.Sparse, Any], kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, s = sparse_pair
+    model = TfidfTransformer().fit(a).set_output(transform=kind)
+    with pytest.raises(ValueError, match="scipy sparse matrix") as theirs:
+        model.transform(s)
+    for act in (lambda: model.transform(a), lambda: model.fit_transform(a), lambda: model.transform(s, out=tmp_path / "t")):
+        with pytest.raises(ValueError, match="scipy sparse matrix") as ours:
+            act()
+        assert str(ours.value) == str(theirs.value)
+    assert not (tmp_path / "t").exists()
+    model.set_output(transform="default")
+    np.testing.assert_allclose(model.transform(a).scipy().toarray(), model.transform(s).toarray(), rtol=1e-6)
+
+
+def test_data_frames_of_dense_results_of_sparse_matrices(sparse_pair: tuple[oc.Sparse, Any]) -> None:
+    a, s = sparse_pair
+    for model in (KMeans(3, random_state=0), SparseRandomProjection(4, random_state=0)):
+        frames = [clone(model).set_output(transform="pandas").fit_transform(x) for x in (a, s)]
+        assert frames[0].columns.tolist() == frames[1].columns.tolist()
+        np.testing.assert_allclose(*frames, rtol=1e-4, atol=1e-5)
