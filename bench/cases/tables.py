@@ -158,7 +158,7 @@ def train(context: Context) -> Case:
         [trace, limit_file(context)],
         limit_over_bytes=memory,
         notes=(
-            "The rate counts pages of rows that a look-up did not find in memory, once. A step is a look-up and the change of its "
+            "The rate counts pages of rows that a look-up did not find in memory, once. A step is a look-up and a change of its "
             "rows. Their pages have several times the bytes of the budget, so they are read for the sums, and again once the "
             "gradient is known. Each row has a page of its own: nothing is gained by neighbours.",
         ),
