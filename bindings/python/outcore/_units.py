@@ -60,7 +60,7 @@ def memory_available() -> int:
     """Bytes that this process could still take without swapping or being stopped, as far as the system tells."""
     found = [memory_allowed()]
     if sys.platform.startswith("linux"):
-        found += [free for free in (_machine_free(), _group_free()) if free is not None]
+        found += [free for free in (_machine_free(), _group_free(), _limits_free()) if free is not None]
     return max(0, min(found))
 
 
@@ -107,6 +107,19 @@ def _group_free() -> int | None:
                 free.append(int(bound) - int(_text(folder / usage).strip() or 0) + _statistic(folder / "memory.stat", cache))
             if folder == root:
                 break
+    return min(free, default=None)
+
+
+def _limits_free() -> int | None:
+    """What limits of this process on addresses and on data leave (`ulimit -v` and `-d`)."""
+    import resource
+
+    pages = [int(count) for count in _text(Path("/proc/self/statm")).split()]
+    free: list[int] = []
+    for limit, place in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
+        bound = resource.getrlimit(limit)[0]
+        if bound != resource.RLIM_INFINITY and pages:
+            free.append(bound - pages[place] * resource.getpagesize())
     return min(free, default=None)
 
 

@@ -1,5 +1,7 @@
 """Rows and columns by lists and masks, as NumPy picks them, and what scikit-learn does with them."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,27 @@ def test_rows_beyond_memory_are_an_array(pair: tuple[oc.Array, Any], monkeypatch
     np.testing.assert_array_equal(found.numpy(force=True), x[MASK])
     with pytest.raises(errors.NoMemoryError):
         a[MASK, 2:4]
+
+
+SELECTED = """
+import resource, sys, numpy as np, outcore as oc
+oc.configure("16MiB", scratch=sys.argv[1], allow_tmpfs_scratch=True)
+x = oc.create(sys.argv[1] + "/x.npy", (400_000, 25), "float32")
+x[:] = np.arange(400_000, dtype="f4")[:, None]
+used = [int(count) << 12 for count in open("/proc/self/statm").read().split()]
+limit, place = (resource.RLIMIT_AS, 0) if sys.argv[2] == "AS" else (resource.RLIMIT_DATA, 5)
+resource.setrlimit(limit, (used[place] + (26 << 20),) * 2)
+for count, kind in ((100_000, np.ndarray), (350_000, oc.Array)):
+    found = x[np.arange(400_000) >= 400_000 - count]
+    assert type(found) is kind and found[-3:, 24].tolist() == [399_997, 399_998, 399_999], type(found)
+"""
+
+
+@pytest.mark.parametrize("limit", ["AS", "DATA"])
+def test_rows_within_a_limit_of_the_process(limit: str, tmp_path: Path) -> None:
+    """A selection of 10 MB fits what is left, and one of 35 MB does not."""
+    done = subprocess.run([sys.executable, "-c", SELECTED, str(tmp_path), limit], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5000])
