@@ -41,8 +41,9 @@ pub(crate) fn import_sparse(
         checkpoint_bytes,
     };
     let made = |py: Python<'_>, Imported { matrix, .. }: Imported| sparse::made(py, matrix);
-    Job::new(
-        py.detach(|| import::import(session, path, &sources, options)),
+    Job::plan(
+        py,
+        || import::import(session, path, &sources, options),
         made,
     )
 }
@@ -157,8 +158,5 @@ pub(crate) fn export_sparse(
         ("parquet", _) => export::Format::Parquet,
         (other, _) => return Err(argument(&format!("no format {other:?}"))),
     };
-    Job::new(
-        py.detach(|| export::export(session, a, path, format)),
-        nothing,
-    )
+    Job::plan(py, || export::export(session, a, path, format), nothing)
 }

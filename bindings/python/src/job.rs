@@ -1,9 +1,12 @@
 //! Planned and running work.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use outcore::device::Locked;
+use outcore::engine::plan_until;
 use outcore::{Error, Explanation};
 use pyo3::prelude::*;
 
@@ -37,6 +40,15 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// What `plan` plans on this thread, which checks for signals meanwhile.
+    pub(crate) fn plan<T: Send + 'static>(
+        py: Python<'_>,
+        plan: impl FnOnce() -> outcore::Result<outcore::Job<T>> + Send,
+        made: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Job> {
+        Job::new(watching(py, plan)?, made)
+    }
+
     /// `made` converts the result for Python.
     pub(crate) fn new<T: Send + 'static>(
         job: outcore::Result<outcore::Job<T>>,
@@ -51,6 +63,24 @@ impl Job {
             explanations,
         })
     }
+}
+
+/// Plans on this thread, which checks for signals meanwhile: after one whose handler raises, planning
+/// ends with what was raised.
+fn watching<T: Send>(py: Python<'_>, plan: impl FnOnce() -> T + Send) -> PyResult<T> {
+    let (planned, raised) = py.detach(|| {
+        let raised = Rc::new(Cell::new(None));
+        let into = Rc::clone(&raised);
+        let stop = move || match Python::attach(|py| py.check_signals()) {
+            Ok(()) => false,
+            Err(error) => {
+                into.set(Some(error));
+                true
+            }
+        };
+        (plan_until(stop, plan), raised.take())
+    });
+    raised.map_or(Ok(planned), Err)
 }
 
 #[pymethods]
@@ -74,7 +104,7 @@ impl Job {
     fn start(&self, py: Python<'_>) -> PyResult<Running> {
         let job = self.job.get()?.locked().take();
         let job = job.ok_or_else(|| to_python(Error::Closed))?;
-        let running = py.detach(|| job.start()).map_err(to_python)?;
+        let running = watching(py, || job.start())?.map_err(to_python)?;
         Ok(Running(Owned::new(Mutex::new(Some(running)))))
     }
 }

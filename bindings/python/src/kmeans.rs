@@ -62,10 +62,7 @@ pub(crate) fn kmeans_fit(
     };
     let (session, start) = (session.get()?, flat(&start));
     let x = rows(x)?;
-    Job::new(
-        py.detach(|| kmeans::fit(session, x, &start, options)),
-        dictionary,
-    )
+    Job::plan(py, || kmeans::fit(session, x, &start, options), dictionary)
 }
 
 /// The nearest centre of each row.
@@ -79,8 +76,9 @@ pub(crate) fn kmeans_assign(
 ) -> PyResult<Job> {
     let (session, centers, weights) = (session.get()?, flat(&centers), vector(weights));
     let x = rows(x)?;
-    Job::new(
-        py.detach(|| kmeans::assign(session, x, &centers, weights)),
+    Job::plan(
+        py,
+        || kmeans::assign(session, x, &centers, weights),
         assigned,
     )
 }
@@ -96,8 +94,9 @@ pub(crate) fn kmeans_distances(
 ) -> PyResult<Job> {
     let (session, centers, out) = (session.get()?, flat(&centers), output(out)?);
     let x = rows(x)?;
-    Job::new(
-        py.detach(|| kmeans::distances(session, x, &centers, out)),
+    Job::plan(
+        py,
+        || kmeans::distances(session, x, &centers, out),
         matrix::made,
     )
 }
@@ -111,8 +110,5 @@ pub(crate) fn take_rows(
     wanted: PyReadonlyArray1<'_, u64>,
 ) -> PyResult<Job> {
     let (session, x, wanted) = (session.get()?, rows(x)?, wanted.as_array().to_vec());
-    Job::new(
-        py.detach(|| kmeans::take_rows(session, &x, &wanted)),
-        numbers,
-    )
+    Job::plan(py, || kmeans::take_rows(session, &x, &wanted), numbers)
 }

@@ -57,14 +57,16 @@ pub(crate) fn gemm(
             }));
         }
         let into = destination(array)?;
-        return Job::new(
-            py.detach(|| linalg::gemm_into(session, a, b, alpha, into)),
+        return Job::plan(
+            py,
+            || linalg::gemm_into(session, a, b, alpha, into),
             nothing,
         );
     }
     let out = output(out)?;
-    Job::new(
-        py.detach(|| linalg::gemm(session, a, b, Gemm { alpha, beta, out })),
+    Job::plan(
+        py,
+        || linalg::gemm(session, a, b, Gemm { alpha, beta, out }),
         matrix::made,
     )
 }
@@ -86,8 +88,9 @@ pub(crate) fn syrk(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, out) = (session.get()?, turned(a, trans)?, output(out)?);
-    Job::new(
-        py.detach(|| {
+    Job::plan(
+        py,
+        || {
             linalg::syrk(
                 session,
                 a,
@@ -98,7 +101,7 @@ pub(crate) fn syrk(
                     full,
                 },
             )
-        }),
+        },
         matrix::made,
     )
 }
@@ -114,8 +117,9 @@ pub(crate) fn axpby(
     beta: f64,
 ) -> PyResult<Job> {
     let (session, x, y) = (session.get()?, operand(x)?, y.array()?);
-    Job::new(
-        py.detach(|| linalg::axpby(session, x, y, Axpby { alpha, beta })),
+    Job::plan(
+        py,
+        || linalg::axpby(session, x, y, Axpby { alpha, beta }),
         matrix::made,
     )
 }
@@ -124,7 +128,7 @@ pub(crate) fn axpby(
 #[pyfunction]
 pub(crate) fn scale(py: Python<'_>, session: &Session, x: &Matrix, alpha: f64) -> PyResult<Job> {
     let (session, x) = (session.get()?, x.array()?);
-    Job::new(py.detach(|| linalg::scale(session, x, alpha)), matrix::made)
+    Job::plan(py, || linalg::scale(session, x, alpha), matrix::made)
 }
 
 /// The norm of each row.
@@ -136,7 +140,7 @@ pub(crate) fn row_norms(
     norm: &str,
 ) -> PyResult<Job> {
     let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
-    Job::new(py.detach(|| linalg::row_norms(session, x, norm)), numbers)
+    Job::plan(py, || linalg::row_norms(session, x, norm), numbers)
 }
 
 /// The norm of each column.
@@ -148,10 +152,7 @@ pub(crate) fn column_norms(
     norm: &str,
 ) -> PyResult<Job> {
     let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
-    Job::new(
-        py.detach(|| linalg::column_norms(session, x, norm)),
-        numbers,
-    )
+    Job::plan(py, || linalg::column_norms(session, x, norm), numbers)
 }
 
 /// Count, mean, sum of squared deviations, least and greatest element of each column.
@@ -162,10 +163,7 @@ pub(crate) fn column_statistics(
     x: &Bound<'_, PyAny>,
 ) -> PyResult<Job> {
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(
-        py.detach(|| linalg::column_statistics(session, x)),
-        statistics,
-    )
+    Job::plan(py, || linalg::column_statistics(session, x), statistics)
 }
 
 /// Reduces all elements to one number.
@@ -188,7 +186,7 @@ pub(crate) fn reduce(
         }
     };
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(py.detach(|| linalg::reduce(session, x, reduction)), number)
+    Job::plan(py, || linalg::reduce(session, x, reduction), number)
 }
 
 pub(crate) fn norm_of(name: &str) -> PyResult<Norm> {

@@ -92,7 +92,7 @@ impl Matrix {
         let array = self.array()?;
         check_type(array, into)?;
         let memory = destination(into)?;
-        Job::new(into.py().detach(|| array.read_into(memory)), nothing)
+        Job::plan(into.py(), || array.read_into(memory), nothing)
     }
 
     /// Rows by their numbers as a new matrix; `out` is a path, a matrix or None.
@@ -105,7 +105,7 @@ impl Matrix {
         let py = rows.py();
         let (array, rows, out) = (self.array()?, rows.as_slice()?, output(out)?);
         let session = session.get()?;
-        Job::new(py.detach(|| array.take_within(session, rows, out)), made)
+        Job::plan(py, || array.take_within(session, rows, out), made)
     }
 
     /// Reads rows by their numbers, and some columns, into a C-contiguous array of the same type
@@ -145,7 +145,7 @@ impl Matrix {
         let array = self.array()?;
         check_type(array, values)?;
         let memory = source(values)?;
-        Job::new(values.py().detach(|| array.write(memory)), nothing)
+        Job::plan(values.py(), || array.write(memory), nothing)
     }
 }
 
@@ -262,10 +262,7 @@ pub(crate) fn convert(
 ) -> PyResult<Job> {
     let (session, dtype, order) = (session.get()?, type_of(dtype)?, order_of(order)?);
     let (x, out) = (operand(x)?, output(out)?);
-    Job::new(
-        py.detach(|| outcore::convert(session, x, out, dtype, order)),
-        made,
-    )
+    Job::plan(py, || outcore::convert(session, x, out, dtype, order), made)
 }
 
 fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()> {

@@ -43,10 +43,7 @@ pub(crate) fn pca_fit(
         (None, None) => Components::All,
     };
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(
-        py.detach(|| pca::fit(session, x, components, seed)),
-        dictionary,
-    )
+    Job::plan(py, || pca::fit(session, x, components, seed), dictionary)
 }
 
 /// y = (x - before) matrix + after, for each row of x; empty `before` and `after` have no effect.
@@ -69,8 +66,5 @@ pub(crate) fn affine(
         after: after.as_array().to_vec(),
     };
     let (session, x, out) = (session.get()?, operand(x)?, output(out)?);
-    Job::new(
-        py.detach(|| linalg::affine(session, x, map, out)),
-        matrix::made,
-    )
+    Job::plan(py, || linalg::affine(session, x, map, out), matrix::made)
 }

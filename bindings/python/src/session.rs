@@ -102,8 +102,9 @@ impl Session {
     ) -> PyResult<Job> {
         let (session, (_, into)) = (self.get()?, integers(into)?);
         let range = first..first.saturating_add(into.len() as u64 / 8);
-        Job::new(
-            py.detach(|| Integers::open(session, path)?.read_into(range, into)),
+        Job::plan(
+            py,
+            || Integers::open(session, path)?.read_into(range, into),
             nothing,
         )
     }

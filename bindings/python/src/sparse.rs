@@ -118,7 +118,7 @@ impl SparseMatrix {
             indices: integers(indices)?.1,
             values: destination(values)?,
         };
-        Job::new(py.detach(|| sparse.read_into(into)), nothing)
+        Job::plan(py, || sparse.read_into(into), nothing)
     }
 }
 
@@ -156,7 +156,7 @@ impl SparseRows {
     /// A new matrix of them; `out` is a path or None.
     fn take(&self, py: Python<'_>, session: &Session, out: Option<PathBuf>) -> PyResult<Job> {
         let (rows, session) = (self.0.get()?, session.get()?);
-        Job::new(py.detach(|| rows.take(session, out)), made)
+        Job::plan(py, || rows.take(session, out), made)
     }
 }
 
@@ -241,14 +241,16 @@ pub(crate) fn csrmm(
             return Err(to_python(Error::Shape { what }));
         }
         let into = destination(array)?;
-        return Job::new(
-            py.detach(|| linalg::csrmm_into(session, a, b, alpha, into)),
+        return Job::plan(
+            py,
+            || linalg::csrmm_into(session, a, b, alpha, into),
             nothing,
         );
     }
     let out = output(out)?;
-    Job::new(
-        py.detach(|| linalg::csrmm(session, a, b, Csrmm { alpha, beta, out })),
+    Job::plan(
+        py,
+        || linalg::csrmm(session, a, b, Csrmm { alpha, beta, out }),
         matrix::made,
     )
 }
@@ -263,8 +265,9 @@ pub(crate) fn gram_product(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, x, out) = (session.get()?, a.get()?, operand(x)?, output(out)?);
-    Job::new(
-        py.detach(|| linalg::gram_product(session, a, x, out)),
+    Job::plan(
+        py,
+        || linalg::gram_product(session, a, x, out),
         matrix::made,
     )
 }
@@ -296,7 +299,7 @@ pub(crate) fn sparse_scaled(
         unit_rows,
         dtype: real,
     };
-    Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), made)
+    Job::plan(py, || linalg::scaled(session, a, scaling, out), made)
 }
 
 /// The matrix in the other format; `out` is a path or None.
@@ -308,7 +311,7 @@ pub(crate) fn csrcsc(
     out: Option<PathBuf>,
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    Job::new(py.detach(|| linalg::csrcsc(session, a, out)), made)
+    Job::plan(py, || linalg::csrcsc(session, a, out), made)
 }
 
 /// The norm of each row.
@@ -320,10 +323,7 @@ pub(crate) fn sparse_row_norms(
     norm: &str,
 ) -> PyResult<Job> {
     let (session, a, norm) = (session.get()?, a.get()?, norm_of(norm)?);
-    Job::new(
-        py.detach(|| linalg::sparse_row_norms(session, a, norm)),
-        numbers,
-    )
+    Job::plan(py, || linalg::sparse_row_norms(session, a, norm), numbers)
 }
 
 /// Statistics of columns, and the number of entries in each.
@@ -334,8 +334,9 @@ pub(crate) fn sparse_column_statistics(
     a: &SparseMatrix,
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    Job::new(
-        py.detach(|| linalg::sparse_column_statistics(session, a)),
+    Job::plan(
+        py,
+        || linalg::sparse_column_statistics(session, a),
         sparse_statistics,
     )
 }
@@ -374,10 +375,7 @@ pub(crate) fn project(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, x, r, out) = (session.get()?, rows(x)?, r.get()?, output(out)?);
-    Job::new(
-        py.detach(|| linalg::project(session, x, r, out)),
-        matrix::made,
-    )
+    Job::plan(py, || linalg::project(session, x, r, out), matrix::made)
 }
 
 /// The matrix in tiles, or None if they would not be smaller; `out` is a path or None.

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outcore_device::Locked;
-use outcore_engine::{Explanation, Outcome, Plan, Progress, Ticket};
+use outcore_engine::{Explanation, Outcome, Plan, Progress, Ticket, plan_until};
 
 use crate::error::{Error, Result};
 use crate::file::{StoredFile, Writer};
@@ -670,8 +670,11 @@ impl<T: Send + 'static> Running<T> {
         // Without files before it, this thread also makes what is made of the result: the thread
         // that waits checks signals meanwhile.
         let has_files = !self.writers.is_empty() || !self.unfinished.is_empty();
+        let watch = Arc::clone(&self.watch);
         let drive = move || {
-            let result = work(&mut stage, plans).and_then(|result| match has_files {
+            let work = || work(&mut stage, plans);
+            let result = plan_until(move || watch.is_cancelled(), work);
+            let result = result.and_then(|result| match has_files {
                 true => Ok(result),
                 false => result().map(made),
             });

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::frame_size::frame_bytes;
 use crate::given_block::{BounceBuffers, GivenBlocks, Place};
 use crate::plan::{Access, Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
+use crate::planning::go_on;
 use crate::region::{ExtentRef, Layout, Region};
 
 /// Number of ready tasks that the ordering compares.
@@ -182,12 +183,13 @@ impl Schedule {
     ) -> Result<()> {
         let first = self.nodes.len();
         for task in tasks {
+            go_on()?;
             self.add_node(areas, task);
         }
         let ordered_before = self.order.len();
         for (index, &start) in group_starts.iter().enumerate() {
             let end = group_starts.get(index + 1).copied().unwrap_or(tasks.len());
-            self.order_group(areas, first + start, first + end);
+            self.order_group(areas, first + start, first + end)?;
         }
         self.place(plan, areas, ordered_before)
     }
@@ -324,7 +326,7 @@ impl Schedule {
     }
 
     /// Picks the task with the fewest missing bytes, against an LRU cache.
-    fn order_group(&mut self, areas: &[Area], start: usize, end: usize) {
+    fn order_group(&mut self, areas: &[Area], start: usize, end: usize) -> Result<()> {
         let mut waiting: HashMap<u32, u32> = HashMap::new();
         let mut ready = BTreeSet::new();
         for node in start..end {
@@ -340,6 +342,7 @@ impl Schedule {
         }
         let mut recent = std::mem::take(&mut self.recent);
         while let Some(next) = self.fewest_missing(areas, &ready, &recent) {
+            go_on()?;
             ready.remove(&next);
             self.order.push(next);
             for &(block, _) in &self.nodes[next as usize].blocks {
@@ -356,6 +359,7 @@ impl Schedule {
             }
         }
         self.recent = recent;
+        Ok(())
     }
 
     fn fewest_missing(
@@ -400,6 +404,7 @@ impl Schedule {
         // Blocks that may be evicted, by next use.
         let mut evictable: BTreeSet<(usize, u32)> = BTreeSet::new();
         for position in from..self.order.len() {
+            go_on()?;
             let node = self.order[position] as usize;
             let mut blocks = self.nodes[node].blocks.clone();
             self.check_fits(plan, &blocks)?;
@@ -801,11 +806,13 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     use outcore_device::MemoryDevice;
 
     use super::*;
     use crate::extent::Extent;
+    use crate::planning::plan_until;
 
     /// Each residency that is loaded examined every incomplete shared sector: 100,000 tasks on
     /// unaligned rows made 5,000,000,000 comparisons before the first byte moved.
@@ -827,6 +834,23 @@ mod tests {
             "{}",
             schedule.coverage.looked_at.get()
         );
+    }
+
+    /// A plan of a million tasks took seconds to schedule, on the thread that was to look at Ctrl-C.
+    #[test]
+    fn scheduling_ends_once_the_plan_is_no_longer_wanted() {
+        let mut plan = Plan::new("plan");
+        let extent = plan.extent(&Extent::new(
+            "memory",
+            Arc::new(MemoryDevice::new("memory", 1 << 20)),
+        ));
+        for task in 0..1_000_000 {
+            plan.task(Task::new("step").update(Region::span(extent, 4096 * (task % 256), 4096)));
+        }
+        let begin = Instant::now();
+        let scheduled = plan_until(|| true, || plan.schedule(8 << 20, 2));
+        assert!(matches!(scheduled, Err(Error::Cancelled)));
+        assert!(begin.elapsed() < Duration::from_millis(500));
     }
 
     /// A job explained its plan and then scheduled it again.

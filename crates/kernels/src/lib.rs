@@ -69,7 +69,7 @@ pub use faer::{Mat, MatMut, MatRef};
 pub use gram::{Byte, byte_gram, byte_gram_held_bytes, byte_gram_scratch_bytes, byte_gram_until};
 pub use nearest::{
     Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch,
-    row_squares,
+    nearest_until, row_squares,
 };
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Real, RealType};

@@ -10,7 +10,7 @@ use outcore_core::file::Writer;
 use outcore_core::panels::panels_that_fit;
 use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, StoredFile};
 use outcore_device::{Buf, Locked, Shared};
-use outcore_engine::{Extent, Plan, Region, Task};
+use outcore_engine::{Extent, Plan, Region, Task, go_on};
 use outcore_kernels::{copy_until, view, view_mut};
 
 use crate::decoders::decoder_of;
@@ -382,6 +382,7 @@ impl Array {
             // Columns lie between each other: one task at a time puts some in their place.
             let all = Arc::new(Mutex::new(rest));
             for (rows, cols) in self.whole_runs() {
+                go_on()?;
                 let (all, left) = (Arc::clone(&all), cols.start as usize);
                 let tile = self.layout.tile(extent, rows, cols);
                 plan.task(Task::new("read").read(tile.region).run(move |cx| {
@@ -403,6 +404,7 @@ impl Array {
             }
         } else {
             for (rows, cols) in self.whole_runs() {
+                go_on()?;
                 let tile = self.layout.tile(extent, rows, cols);
                 let mut piece = rest.split_to(tile.rows * pitch * size_of::<T>());
                 plan.task(Task::new("read").read(tile.region).run(move |cx| {
@@ -462,6 +464,7 @@ impl Array {
         let extent = plan.extent(&writer.extent());
         let pitch = self.cols();
         for (rows, cols) in self.whole_runs() {
+            go_on()?;
             let (first, last) = (
                 rows.start * pitch + cols.start,
                 (rows.end - 1) * pitch + cols.end,

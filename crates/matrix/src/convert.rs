@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use bytemuck::Pod;
 use outcore_core::panels::{cut, panels};
 use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, with_real};
-use outcore_engine::{ExtentRef, Plan, Task};
+use outcore_engine::{ExtentRef, Plan, Task, go_on};
 use outcore_kernels::{self as kernels, MatMut, MatRef, convert_until, copy_until};
 
 use crate::array::{Array, with_element};
@@ -102,6 +102,7 @@ fn convert_as<T: Pod, U: Pod>(
         &out_layout,
         [size_of::<T>() as u64, dtype.bytes()],
     ) {
+        go_on()?;
         let source = layout.tile(from, rows.clone(), cols.clone());
         let sink = out_layout.tile(into, rows, cols);
         plan.task(

@@ -21,7 +21,7 @@ use bytemuck::Pod;
 use outcore_core::file::FILE_BLOCK_BYTES;
 use outcore_core::panels::{cut, panels};
 use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session};
-use outcore_engine::{Block, ExtentRef, GatherOptions, Item, Plan, Region, Task};
+use outcore_engine::{Block, ExtentRef, GatherOptions, Item, Plan, Region, Task, go_on};
 
 use crate::array::{Array, with_element};
 use crate::layout::{Layout, Tile};
@@ -192,7 +192,7 @@ impl Selection<'_> {
             parts.add_to([&mut plan, &mut second], self, from, into)?;
             return Ok(vec![plan, second]);
         }
-        self.add_groups(&mut plan, from, into);
+        self.add_groups(&mut plan, from, into)?;
         Ok(vec![plan])
     }
 
@@ -211,10 +211,11 @@ impl Selection<'_> {
     }
 
     /// Tasks that read rows where they are, as many as fit a panel.
-    fn add_groups(&self, plan: &mut Plan, from: ExtentRef, into: ExtentRef) {
+    fn add_groups(&self, plan: &mut Plan, from: ExtentRef, into: ExtentRef) -> Result<()> {
         let (row_bytes, half) = (self.row_bytes(), self.split().copied_panel_bytes());
         let (mut group, mut written, mut read) = (Vec::<Run>::new(), 0, 0);
         for run in self.runs(half) {
+            go_on()?;
             let (frame, bytes) = (self.frame_bytes(&run), run.taken.len() as u64 * row_bytes);
             let is_full = written + bytes > half || read + frame > half;
             if !group.is_empty() && (is_full || group.len() == REGIONS_MAX) {
@@ -225,6 +226,7 @@ impl Selection<'_> {
             group.push(run);
         }
         plan.task(self.group_task(from, into, group));
+        Ok(())
     }
 
     /// Rows of the result whose sources are near each other, in order.
@@ -301,6 +303,7 @@ impl Selection<'_> {
         let rows: Arc<[u64]> = self.rows.iter().map(|row| row - first).collect();
         let count = rows.len() as u64;
         for cols in panels(self.x.cols(), column_bytes, share) {
+            go_on()?;
             let source = self.x.layout().tile(from, first..end, cols.clone());
             let result = self.layout.tile(into, 0..count, cols);
             let rows = Arc::clone(&rows);
@@ -445,6 +448,7 @@ impl Parts {
         );
         let (source, cols) = (selection.x.layout(), selection.x.cols());
         for (panel, rows) in panels.iter().enumerate() {
+            go_on()?;
             let chunks = panel * count..(panel + 1) * count;
             let wanted: Vec<usize> = chunks
                 .filter(|&chunk| !moves.rows_of(chunk).is_empty())
@@ -481,6 +485,7 @@ impl Parts {
         }
         let (starts, panels) = (Arc::new(starts), panels.len());
         for (part, held) in bytes.into_iter().enumerate() {
+            go_on()?;
             let rows = part as u64 * part_rows
                 ..((part as u64 + 1) * part_rows).min(selection.rows.len() as u64);
             let result = selection.layout.tile(into, rows.clone(), 0..cols);

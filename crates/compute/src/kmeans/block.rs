@@ -223,8 +223,9 @@ impl<T: Real> Pass<T> {
             _ => states.active(&self.centers.gaps),
         };
         let mut nearest = 0.0;
+        let stop = || cx.cancelled.load(Ordering::Relaxed);
         for some in compared.chunks(part.labels.len()) {
-            if cx.cancelled.load(Ordering::Relaxed) {
+            if stop() {
                 return Err(Error::Cancelled);
             }
             let (from, to) = (some[0] as usize, some[some.len() - 1] as usize);
@@ -241,7 +242,7 @@ impl<T: Real> Pass<T> {
             }
             let off = rows[0].1.error();
             nearest += self
-                .label(some, part, states, totals, first_row, off)
+                .label(some, part, states, totals, (first_row, off), &stop)
                 .map_err(|error| match &rows[0].1 {
                     BlockRows::Dense(x) => error.locate(*x, &self.object, first_row),
                     BlockRows::Packed(..) => error.into(),
@@ -283,8 +284,8 @@ impl<T: Real> Pass<T> {
         part: &mut PartMemory<'_, T>,
         states: &mut RowStates<T>,
         totals: &mut Totals<'_>,
-        first_row: u64,
-        off: f64,
+        (first_row, off): (u64, f64),
+        stop: &dyn Fn() -> bool,
     ) -> std::result::Result<f64, NoDistance> {
         let (n, d) = (some.len(), self.shape.features);
         let x = view(&part.x[..n * d], n, d, d, 1)?;
@@ -300,7 +301,10 @@ impl<T: Real> Pass<T> {
             second: &mut part.second[..n],
             squares: &mut part.squares[..n],
         };
-        kernels::nearest(into, x, &self.packed, part.scores, &self.blas)?;
+        kernels::nearest_until(into, x, &self.packed, part.scores, &self.blas, stop)?;
+        if stop() {
+            return Err(NoDistance::Other(Error::Cancelled));
+        }
         // Of two sums of d products, which are different parts of (|x| + |c|)^2, and a few
         // roundings more.
         let relative = (d + 8) as f64 * T::EPSILON.f64();

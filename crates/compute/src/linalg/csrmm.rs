@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use outcore_core::panels::{cut, panels_that_fit};
 use outcore_core::{Error, Job, MemorySplit, Order, PLAN_THREADS, Result, Session, with_real};
 use outcore_device::{Buf, Locked};
-use outcore_engine::{Block, ExtentRef, Plan, Region, Task};
+use outcore_engine::{Block, ExtentRef, Plan, Region, Task, go_on};
 use outcore_kernels as kernels;
 use outcore_kernels::{MatMut, MatRef, Real, csrmm_flops, view, view_mut};
 use outcore_matrix::sparse::{Piece, with_lines};
@@ -396,6 +396,7 @@ impl<'a, T: Real> Product<'a, T> {
                 .a
                 .pieces(self.share(split.hold(whole)), |lines| lines * row_bytes)
             {
+                go_on()?;
                 let rows = c.rows_of(plan, &piece, false, self.element);
                 self.gather_task(plan, &piece, &band, rows, true);
             }
@@ -434,6 +435,7 @@ impl<'a, T: Real> Product<'a, T> {
             for (turn, band) in order.into_iter().enumerate() {
                 band.load::<T>(plan, self.b, split.packed_bytes());
                 for (piece, rows) in pieces[start..end].iter().zip(&rows) {
+                    go_on()?;
                     self.gather_task(plan, piece, band, rows.clone(), turn == 0);
                 }
             }
@@ -506,6 +508,7 @@ impl<'a, T: Real> Product<'a, T> {
                 .map(|rows| Lane::of(plan, c, rows, copies, self.element, self.b.cols()))
                 .collect();
             for (index, piece) in pieces.iter().enumerate() {
+                go_on()?;
                 for lanes in &windows {
                     let turn = index / lanes.len();
                     self.scatter_task(plan, piece, &lanes[index % lanes.len()], turn == 0);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use outcore_core::panels::panels;
 use outcore_core::{Error, Job, MemorySplit, RealType, Result, Session, with_real};
-use outcore_engine::{Plan, Task};
+use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels as kernels;
 use outcore_kernels::Real;
 use outcore_matrix::{Array, Operand, Output};
@@ -117,6 +117,7 @@ fn in_place<T: Real>(
         (y.cols(), y.rows())
     };
     for outer in panels(long, short * element, share) {
+        go_on()?;
         let (rows, cols) = if by_rows {
             (outer, 0..short)
         } else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use outcore_core::{DType, Job, MemorySplit, Result, Session};
-use outcore_engine::{Block, Plan, Region, Task};
+use outcore_engine::{Block, Plan, Region, Task, go_on};
 use outcore_kernels::{Lines, Real};
 use outcore_matrix::Sparse;
 use outcore_matrix::sparse::{NewSparse, Piece, PieceBlocks, SparseShape, in_lines, with_lines};
@@ -80,6 +80,7 @@ pub(crate) fn map_entries<T: Real, U: Real, M: EntryMap<T>>(
     }));
     let (map, mut at) = (Arc::new(map), 0);
     for piece in pieces {
+        go_on()?;
         let range = at..at + piece.entries();
         at = range.end;
         let written = Written::declare(&mut plan, &new, piece, range.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use outcore_core::{Error, Job, MemorySplit, Result, Session};
-use outcore_engine::{Plan, Task};
+use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::sparse::with_lines;
 
@@ -124,6 +124,7 @@ pub fn fold<T: Real, F: Fold<T>>(
         Rows::Dense(x) => {
             let (extent, layout) = (x.extent(&mut plan), x.layout());
             for (index, rows) in x.panels(split.panel_bytes()).into_iter().enumerate() {
+                go_on()?;
                 let (first, tile, fold) = (
                     rows.start,
                     layout.tile(extent, rows, 0..x.cols()),
@@ -146,6 +147,7 @@ pub fn fold<T: Real, F: Fold<T>>(
         }
         Rows::Sparse(a) => {
             for (index, piece) in a.pieces(split.panel_bytes(), |_| 0).iter().enumerate() {
+                go_on()?;
                 let (lines, fold, first) =
                     (a.blocks(piece), Arc::clone(&fold), piece.lines().start);
                 let (task, is_first) = task(index, 2 * piece.entries());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytemuck::{Pod, Zeroable};
 use outcore_core::{Error, Job, MemorySplit, Result, Session};
 use outcore_device::Locked;
-use outcore_engine::{Plan, Task};
+use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::sparse::with_lines;
 
@@ -100,6 +100,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
         Rows::Dense(x) => {
             let (extent, layout) = (x.extent(&mut plan), x.layout());
             for rows in x.panels(split.panel_bytes()) {
+                go_on()?;
                 let (first, count) = (rows.start, (rows.end - rows.start) as usize);
                 let (tile, map, found) = (
                     layout.tile(extent, rows, 0..x.cols()),
@@ -120,6 +121,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
         Rows::Sparse(a) => {
             let order = plan.serial();
             for piece in a.pieces(split.panel_bytes(), |lines| lines * row_bytes) {
+                go_on()?;
                 let (lines, map, found) = (a.blocks(&piece), Arc::clone(&map), Arc::clone(&found));
                 let (first, count) = (
                     piece.lines().start,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session};
-use outcore_engine::{Block, Plan, Region, Task};
+use outcore_engine::{Block, Plan, Region, Task, go_on};
 use outcore_kernels as kernels;
 use outcore_kernels::{Lines, MatMut, MatRef, Real};
 use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
@@ -132,6 +132,7 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
         Rows::Dense(x) => {
             let (extent, x_layout) = (x.extent(&mut plan), x.layout());
             for rows in x.panels_beside(width * element, panel_bytes) {
+                go_on()?;
                 let (y, map) = (layout.tile(into, rows.clone(), 0..width), Arc::clone(&map));
                 let tile = x_layout.tile(extent, rows, 0..x.cols());
                 let cost = map.cost(tile.rows, tile.rows * tile.cols, tile.is_by_rows());
@@ -164,6 +165,7 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                 pieces.into_iter().map(|piece| vec![piece]).collect()
             };
             for group in groups {
+                go_on()?;
                 let (rows, is_first) = (group[0].lines(), !group[0].continues);
                 let (count, entries) = (
                     (rows.end - rows.start) as usize,

@@ -72,7 +72,7 @@ pub(super) fn scratch<T: Real>(n: usize, d: usize) -> usize {
     n.min(BLOCK_ROWS).next_multiple_of(tile_rows::<T>()) * d + ALIGNMENT / size_of::<T>()
 }
 
-/// As [`super::nearest`].
+/// As [`super::nearest_until`].
 ///
 /// # Panics
 /// A CPU without AVX-512, results of other lengths than x has rows, too little scratch.
@@ -81,6 +81,7 @@ pub(super) fn nearest<T: Real>(
     x: MatRef<'_, T>,
     centers: &Slivers<T>,
     scratch: &mut [T],
+    stop: &dyn Fn() -> bool,
 ) {
     let (n, d) = x.shape();
     assert!(
@@ -122,6 +123,9 @@ pub(super) fn nearest<T: Real>(
             .chunks_exact(centers.width * (d + 1))
             .enumerate()
         {
+            if stop() {
+                return;
+            }
             for group in (0..rows).step_by(tile_rows::<T>()) {
                 let tile = Tile {
                     x: packed.wrapping_add(group * d),

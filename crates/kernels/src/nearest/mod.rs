@@ -10,7 +10,7 @@ mod avx512;
 use faer::MatRef;
 
 use crate::view::row_slice;
-use crate::{Blas, Error, Real, gemm, gemm_flops, gemm_scratch_bytes, view, view_mut};
+use crate::{Blas, Error, Real, gemm_flops, gemm_scratch_bytes, gemm_until, view, view_mut};
 
 /// Rows and centres of one product: 512 x 128 f32 are 256 KiB.
 const BLOCK_ROWS: usize = 512;
@@ -101,6 +101,22 @@ pub fn nearest<T: Real>(
     scratch: &mut [T],
     blas: &Blas,
 ) -> Result<(), Error> {
+    nearest_until(into, x, centers, scratch, blas, &|| false)
+}
+
+/// As [`nearest`], until `stop` returns true; it is called at least every 0.1 s or so. The results
+/// are then unspecified.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub fn nearest_until<T: Real>(
+    into: Nearest<'_, T>,
+    x: MatRef<'_, T>,
+    centers: &PackedCenters<T>,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     let ((n, d), k) = (x.shape(), centers.clusters);
     let lengths = [
         into.label.len(),
@@ -123,11 +139,12 @@ pub fn nearest<T: Real>(
     into.second.fill(T::of(f64::INFINITY));
     match &centers.form {
         Form::Across(across, squares) => {
-            by_products(into, x, view(across, k, d, 1, k)?, squares, scratch, blas)
+            let centers = (view(across, k, d, 1, k)?, &squares[..]);
+            by_products(into, x, centers, scratch, blas, stop)
         }
         #[cfg(target_arch = "x86_64")]
         Form::Slivers(slivers) => {
-            avx512::nearest(into, x, slivers, scratch);
+            avx512::nearest(into, x, slivers, scratch, stop);
             Ok(())
         }
     }
@@ -136,10 +153,10 @@ pub fn nearest<T: Real>(
 fn by_products<T: Real>(
     into: Nearest<'_, T>,
     x: MatRef<'_, T>,
-    centers: MatRef<'_, T>,
-    squares: &[T],
+    (centers, squares): (MatRef<'_, T>, &[T]),
     scratch: &mut [T],
     blas: &Blas,
+    stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
     let (n, k) = (x.nrows(), squares.len());
     let mut exact = [0.0; BLOCK_ROWS];
@@ -151,16 +168,20 @@ fn by_products<T: Real>(
             .zip(&exact)
             .for_each(|(square, &exact)| *square = T::of(exact));
         for start in (0..k).step_by(BLOCK_CENTERS) {
+            if stop() {
+                return Ok(());
+            }
             let count = BLOCK_CENTERS.min(k - start);
             let product = &mut scratch[..rows.len() * count];
             let out = view_mut(product, rows.len(), count, count, 1)?;
-            gemm(
+            gemm_until(
                 out,
                 T::of(-2.0),
                 x.subrows(top, rows.len()),
                 centers.subrows(start, count).transpose(),
                 T::ZERO,
                 blas,
+                stop,
             )?;
             let known = Nearest {
                 label: &mut into.label[rows.clone()],
@@ -496,6 +517,34 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    /// A part of 32 rows and a billion numbers of centres took two seconds without a question.
+    #[test]
+    fn a_search_looks_at_cancellation_among_the_centres() {
+        let (n, d, k) = (32, 16, 1200);
+        let (x, centers) = (numbers(n * d, 7), numbers(k * d, 11));
+        for packed in forms(&centers, &vec![0.0; k]) {
+            let asked_until = |stop_at: usize| {
+                let asked = std::cell::Cell::new(0);
+                let stop = || asked.replace(asked.get() + 1) == stop_at;
+                let (mut label, mut found) =
+                    (vec![0; n], [vec![0.0; n], vec![0.0; n], vec![0.0; n]]);
+                let [first, second, squares] = &mut found;
+                let into = Nearest {
+                    label: &mut label,
+                    first,
+                    second,
+                    squares,
+                };
+                let x = view(&x, n, d, d, 1).unwrap();
+                let scratch = &mut vec![0.0; scratch_of_all(n, d, k)];
+                nearest_until(into, x, &packed, scratch, &Blas::Builtin, &stop).unwrap();
+                asked.get()
+            };
+            assert!(asked_until(usize::MAX) >= k / BLOCK_CENTERS);
+            assert_eq!(asked_until(3), 4);
         }
     }
 
