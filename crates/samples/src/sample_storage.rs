@@ -62,6 +62,16 @@ impl ExternalFiles {
     }
 }
 
+/// Up to where files of others have been read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SourcePlace {
+    pub(super) file: usize,
+    /// Of the file, decompressed.
+    pub(super) byte: u64,
+    /// Samples of the file before.
+    pub(super) number: u64,
+}
+
 fn starts(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
     let ends = lengths.scan(0u64, |end, bytes| {
         *end = end.saturating_add(bytes);

@@ -20,26 +20,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use outcore_core::{Error, FormatError, Result, Session};
-use serde::{Deserialize, Serialize};
 
 use self::text::Text;
 use self::walk::{Sample, Walk};
 use super::record_format::{Fault, shown, tensors};
+use super::sample_storage::SourcePlace;
 use super::schema::{Field, Schema};
 use super::{DatasetWriter, Form};
 
 /// A call that takes samples ends after this long, so that others may look at how far it is.
 const TAKE_TIME: Duration = Duration::from_millis(100);
-
-/// Up to where files have been read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
-    pub(super) file: usize,
-    /// Of the file, decompressed.
-    pub(super) byte: u64,
-    /// Samples of the file before.
-    pub(super) number: u64,
-}
 
 /// How samples are taken.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +76,7 @@ pub struct Shards {
     files: Vec<PathBuf>,
     options: ShardOptions,
     stop: Arc<AtomicBool>,
-    place: Place,
+    place: SourcePlace,
     open: Option<(Text, Walk)>,
     sample: Option<Sample>,
 }
@@ -123,7 +113,7 @@ impl Shards {
             files,
             options,
             stop,
-            place: Place::default(),
+            place: SourcePlace::default(),
             open: None,
             sample: None,
         })
@@ -229,7 +219,7 @@ impl Shards {
 
     fn go_on_behind(&mut self, writer: &DatasetWriter) -> Result<()> {
         let place = match writer.place() {
-            _ if writer.is_empty() => Place::default(),
+            _ if writer.is_empty() => SourcePlace::default(),
             Some(place) => place,
             None => {
                 let path = writer.path().display();
@@ -252,7 +242,7 @@ impl Shards {
         )?;
         let sample = self.sample.as_ref().expect("found before");
         let name = sample.name.as_deref().filter(|_| named);
-        let behind = Place {
+        let behind = SourcePlace {
             file: self.place.file,
             byte: sample.behind,
             number: self.place.number + 1,
@@ -335,7 +325,7 @@ impl Shards {
             self.sample = walk.next(text, &self.options, self.place.number)?;
             if self.sample.is_none() {
                 self.open = None;
-                self.place = Place {
+                self.place = SourcePlace {
                     file: self.place.file + 1,
                     byte: 0,
                     number: 0,

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 use super::clustering::Clustering;
 use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
+use super::sample_storage::SourcePlace;
 use super::schema::{Field, Schema};
-use super::shards::Place;
 use super::{Dataset, ExternalFiles, File, MANIFEST_BYTES, Manifest, parts};
 
 /// Between two checkpoints, where there are not as many bytes sooner.
@@ -72,7 +72,7 @@ struct State {
     end: u64,
     /// Up to where files of others have been read.
     #[serde(default)]
-    place: Option<Place>,
+    place: Option<SourcePlace>,
     clustering: Clustering,
     #[serde(default)]
     classes: Option<Vec<String>>,
@@ -429,7 +429,7 @@ impl DatasetWriter {
     }
 
     /// Up to where files of others have been read for the samples so far.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<SourcePlace> {
         self.state.place
     }
 
@@ -446,7 +446,7 @@ impl DatasetWriter {
         &mut self,
         name: Option<&[u8]>,
         fields: &[&[u8]],
-        place: Place,
+        place: SourcePlace,
     ) -> Result<()> {
         self.at(place, |writer| writer.write(name, fields))
     }
@@ -463,7 +463,7 @@ impl DatasetWriter {
         offset: u64,
         bytes: &[u8],
         fields: &[impl AsRef<[u8]>],
-        place: Place,
+        place: SourcePlace,
     ) -> Result<()> {
         self.at(place, |writer| {
             writer.unless_failed(|writer| writer.push_place(name, file, offset, bytes, fields))
@@ -473,7 +473,7 @@ impl DatasetWriter {
     /// Does what makes a sample durable together with the place behind it.
     fn at(
         &mut self,
-        place: Place,
+        place: SourcePlace,
         act: impl FnOnce(&mut DatasetWriter) -> Result<()>,
     ) -> Result<()> {
         let before = self.state.place.replace(place);

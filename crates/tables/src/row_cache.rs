@@ -519,7 +519,10 @@ mod tests {
         for rows in [1 << 20, 100, 1, 3 << 20, 7, 0, 50] {
             cache.set_bytes(rows * cost, u64::MAX);
             let slots = u64::from(cache.slots());
-            assert!(slots <= rows && slots >= rows / 8 * 7, "{slots} slots for {rows} rows");
+            assert!(
+                slots <= rows && slots >= rows / 8 * 7,
+                "{slots} slots for {rows} rows"
+            );
             assert!(cache.chunks.len() as u64 <= CHUNKS_MAX);
             (0..200).for_each(|row| cache.insert(row, &bytes_of(row)));
             check(&cache);
