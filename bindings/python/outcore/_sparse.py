@@ -310,25 +310,16 @@ class Sparse(Stored[_native.SparseMatrix]):
 
         Notes
         -----
-        Where the rows begin is read first, 16 bytes a row, which are held within the budget. Rows are read in the order of the
-        result, neighbours together; in no order, those of up to a quarter of the budget come in one batch. Tiles are copied to
-        arrays first, in scratch.
+        Where the rows begin is read first, 16 bytes a row, which are held within the budget. Rows are read where they are,
+        neighbours together. Many short rows in no order are moved twice, by way of scratch: the matrix is read once, and the
+        rows are written, read and written again, in long transfers. Tiles are copied to arrays first, in scratch.
         """
         self._check_rows_together()
         session = self._session._with(memory)
         path = None if out is None else full_path(out)
         numbers = numbers_of(rows, self.shape[0], 0)
         source = self._in_arrays(session, progress) if self.is_tiled else self
-        found = source._inner.pick_rows(numbers)
-        in_order = bool((numbers[1:] >= numbers[:-1]).all())
-        if in_order or source._bytes_of(found, len(numbers)) > session.memory // 4:
-            job = found.take(session._inner, path)
-        else:
-            offsets, indices, values = source._read_rows(found, len(numbers))
-            shape = (len(numbers), self.shape[1])
-            ones = None if not source._inner.has_values else values
-            matrix = _native.sparse_in_memory(session._inner, "csr", shape, offsets, indices, ones)
-            job = _native.sparse_scaled(session._inner, matrix, path, self.dtype.name, None, None, False, False)
+        job = source._inner.pick_rows(numbers).take(session._inner, path)
         return Sparse._result(session, session._run(job, "taking rows", progress))
 
     def _check_rows_together(self) -> None:

@@ -178,6 +178,59 @@ pub fn convert_until<T: Real, U: Real>(
     })
 }
 
+/// A type of 16 bits that elements are rounded to: to nearest, ties to even; overflow becomes
+/// infinity.
+pub trait Narrow {
+    /// The bits of the number.
+    fn bits_of(x: f64) -> u16;
+}
+
+impl Narrow for half::bf16 {
+    /// By way of f32, as `ml_dtypes` rounds.
+    #[inline(always)]
+    fn bits_of(x: f64) -> u16 {
+        half::bf16::from_f32(x as f32).to_bits()
+    }
+}
+
+impl Narrow for half::f16 {
+    /// By way of an f32 that is rounded to odd, so that the second rounding sees on which side of a tie
+    /// x is.
+    #[inline(always)]
+    fn bits_of(x: f64) -> u16 {
+        let near = x as f32;
+        let is_odd_or_exact = near.to_bits() & 1 == 1 || f64::from(near) == x || x.is_nan();
+        let odd = match is_odd_or_exact {
+            true => near,
+            false if f64::from(near).abs() < x.abs() => f32::from_bits(near.to_bits() + 1),
+            false => f32::from_bits(near.to_bits() - 1),
+        };
+        half::f16::from_f32(odd).to_bits()
+    }
+}
+
+/// y = x, of elements of 16 bits, between any two layouts; ends soon after `stop` says so, and y is
+/// then of no use.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn narrow_until<T: Real, N: Narrow>(
+    y: MatMut<'_, u16>,
+    x: MatRef<'_, T>,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    same("narrow", y.shape(), x.shape())?;
+    until(y, stop, |y, [row, col, rows, cols]| {
+        zip(
+            y,
+            x.submatrix(row, col, rows, cols),
+            #[inline(always)]
+            |_, x| N::bits_of(x.f64()),
+        );
+        Ok(())
+    })
+}
+
 /// [`copy_into`] that ends soon after `stop` says so; y is then of no use.
 ///
 /// # Errors

@@ -61,8 +61,9 @@ pub use eigen::{
     orthonormalize,
 };
 pub use elementwise::{
-    add_into_f64, axpby, axpby_until, center_into, convert_from_f64, convert_into, convert_to_f64,
-    convert_until, copy_into, copy_until, fill, parts, scale, scale_until, transpose_into,
+    Narrow, add_into_f64, axpby, axpby_until, center_into, convert_from_f64, convert_into,
+    convert_to_f64, convert_until, copy_into, copy_until, fill, narrow_until, parts, scale,
+    scale_until, transpose_into,
 };
 pub use error::Error;
 pub use faer::{Mat, MatMut, MatRef};

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
+use half::{bf16, f16};
 use outcore_core::panels::{cut, panels};
-use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, with_real};
+use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session, with_real};
 use outcore_engine::{ExtentRef, Plan, Task, go_on};
-use outcore_kernels::{self as kernels, MatMut, MatRef, convert_until, copy_until};
+use outcore_kernels::{self as kernels, MatMut, MatRef, convert_until, copy_until, narrow_until};
 
 use crate::array::{Array, with_element};
 use crate::layout::Layout;
@@ -15,7 +16,8 @@ use crate::operand::Operand;
 use crate::output::Output;
 
 impl Array {
-    /// A copy with another element type, order or place.
+    /// A copy with another element type, order or place. Elements become float32, float64, float16 or
+    /// bfloat16, or stay of the type that they are.
     ///
     /// ```
     #[doc = include_str!("setup.doctest")]
@@ -34,7 +36,7 @@ impl Array {
 }
 
 /// A copy of an operand with another element type, order or place; of one in memory, the way to
-/// store it.
+/// store it. Elements become float32, float64, float16 or bfloat16, or stay of the type that they are.
 ///
 /// Cost: reads x, writes the result.
 ///
@@ -43,6 +45,8 @@ impl Array {
 /// let path = folder.path().join("y.npy");
 /// let y = convert(&session, x.t().into(), Output::New(path), DType::F64, Order::Row)?.run()?;
 /// assert_eq!((y.shape(), y.nbytes()), (vec![2, 3], 48));
+/// let short = convert(&session, x.t().into(), Output::Scratch, DType::BF16, Order::Row)?.run()?;
+/// assert_eq!((short.shape(), short.nbytes()), (vec![2, 3], 12));
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 ///
@@ -66,12 +70,19 @@ pub fn convert(
             convert_as::<T, T>(session, &x, out, dtype, order, stored, step)
         });
     }
-    let to = RealType::try_from(dtype).map_err(|what| Error::DType { what })?;
     let decoded = |plan: &mut Plan| x.extent(plan);
-    with_real!(x.real()?, T => with_real!(to, U => {
-        let step = |y: MatMut<'_, U>, x: MatRef<'_, T>, stop: Stop<'_>| convert_until(y, x, stop);
-        convert_as::<T, U>(session, &x, out, dtype, order, decoded, step)
-    }))
+    with_real!(x.real()?, T => match dtype {
+        DType::F32 => convert_as(session, &x, out, dtype, order, decoded, convert_until::<T, f32>),
+        DType::F64 => convert_as(session, &x, out, dtype, order, decoded, convert_until::<T, f64>),
+        DType::F16 => convert_as(session, &x, out, dtype, order, decoded, narrow_until::<T, f16>),
+        DType::BF16 => convert_as(session, &x, out, dtype, order, decoded, narrow_until::<T, bf16>),
+        _ => Err(Error::DType {
+            what: format!(
+                "{} is converted to float32, float64, float16 or bfloat16, not to {dtype}",
+                x.name()
+            ),
+        }),
+    })
 }
 
 type Stop<'a> = &'a dyn Fn() -> bool;

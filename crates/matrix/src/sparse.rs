@@ -9,6 +9,7 @@ mod compress;
 mod create;
 pub mod format;
 mod pieces;
+mod spread;
 mod take;
 mod tiles;
 

@@ -239,6 +239,73 @@ fn a_kernel_of_ones_own_works_on_arrays() {
     }
 }
 
+/// Of views in either order, in a budget that has room for none of them.
+#[test]
+fn elements_are_rounded_to_16_bits() {
+    let place = place(1 << 20);
+    let special = [
+        f32::NAN,
+        f32::INFINITY,
+        -1e30,
+        65_520.0,
+        1e-8,
+        -0.0,
+        1.0 + 2f32.powi(-11),
+        1.0 + 2f32.powi(-8),
+    ];
+    let values: Vec<f32> = (0..600 * 500)
+        .map(|n| special.get(n).copied().unwrap_or(n as f32 / 7.0 - 9e3))
+        .collect();
+    let x = Array::temporary(&place.session, DType::F32, &[600, 500], Order::Row).unwrap();
+    x.copy_from_slice(&values).unwrap();
+    let across = |at: usize| values[at % 600 * 500 + at / 600];
+    for order in [Order::Row, Order::Column] {
+        let convert = |view: &Array, dtype| {
+            view.convert(Output::Scratch, dtype, order)
+                .unwrap()
+                .run()
+                .unwrap()
+        };
+        for (dtype, bits) in [
+            (
+                DType::F16,
+                (|x| half::f16::from_f32(x).to_bits()) as fn(f32) -> u16,
+            ),
+            (DType::BF16, |x| half::bf16::from_f32(x).to_bits()),
+        ] {
+            let short = convert(&x.t(), dtype);
+            assert_eq!((short.dtype(), short.shape()), (dtype, vec![500, 600]));
+            let expected: Vec<u8> = (0..values.len())
+                .flat_map(|at| bits(across(at)).to_le_bytes())
+                .collect();
+            assert_eq!(bytes(&short), expected);
+            // What is read again is as it was rounded.
+            assert_eq!(
+                bytes(&convert(&convert(&short, DType::F64), dtype)),
+                expected
+            );
+        }
+    }
+    // On the way to float16, an f64 is rounded once: past the middle of two numbers, to the upper one.
+    let past = Array::temporary(&place.session, DType::F64, &[2], Order::Row).unwrap();
+    past.copy_from_slice(&[1.0 + 2f64.powi(-11) + 2f64.powi(-40), 1.0 + 2f64.powi(-11)])
+        .unwrap();
+    let short = past
+        .convert(Output::Scratch, DType::F16, Order::Row)
+        .unwrap()
+        .run()
+        .unwrap();
+    assert_eq!(bytes(&short), [0x01, 0x3c, 0x00, 0x3c]);
+    let error = x
+        .convert(Output::Scratch, DType::I8, Order::Row)
+        .err()
+        .unwrap();
+    assert!(
+        matches!(&error, Error::DType { what } if what.contains("float16 or bfloat16, not to int8")),
+        "{error}"
+    );
+}
+
 #[test]
 fn values_of_another_type_or_number_are_refused() {
     let place = place(1 << 20);

@@ -1124,6 +1124,26 @@ fn rows_taken_are_those_of_the_matrix() {
     }
 }
 
+/// A row by itself would cost a request for its indices and one for its values.
+#[test]
+fn many_short_rows_in_no_order_go_by_way_of_scratch() {
+    let (place, made) = (place(8 << 20), made(20_000, 50, 12, 7));
+    let (a, mut next) = (place.store(&made), random(7));
+    let mut shuffled: Vec<u64> = (0..20_000).collect();
+    shuffled.sort_by_cached_key(|_| next());
+    // Without the row that is longer than others: of the rest, each comes some 600 times.
+    let repeated = (0..60_000).map(|_| 5 + next() % 100 * 199).collect();
+    for rows in [shuffled, repeated] {
+        let picked = a.pick_rows(&rows, &|| false).unwrap();
+        let job = picked.take(&place.session, None).unwrap();
+        assert_eq!(job.explain().len(), 2, "a pass to scratch, and one from it");
+        let found = job.run().unwrap().read().unwrap().run().unwrap();
+        assert_eq!(numbers_of(&found), made.picked(&rows));
+    }
+    let few = a.pick_rows(&[9, 5, 7], &|| false).unwrap();
+    assert_eq!(few.take(&place.session, None).unwrap().explain().len(), 1);
+}
+
 type Numbers = (Vec<i64>, Vec<i32>, Vec<f32>);
 
 fn numbers_of(found: &SparseBufs) -> Numbers {

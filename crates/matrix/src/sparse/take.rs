@@ -9,8 +9,9 @@
 //! ```
 //!
 //! To memory they are read in batches, as [`Engine::gather_into`](outcore_engine::Engine) does. A copy
-//! reads them in the order of the result, neighbours together, within the budget. Entries in tiles
-//! have no place of their own, and are copied to arrays first.
+//! reads them in the order of the result, neighbours together, or takes many short ones in no order
+//! by way of scratch ([`Spread`]), within the budget. Entries in tiles have no place of their own, and
+//! are copied to arrays first.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use outcore_core::panels::cut;
 use outcore_core::{DType, Error, Job, MemorySplit, RealType, Result, Segments, Session};
 use outcore_engine::{ExtentRef, GatherOptions, Item, Plan, Region, Task};
 
+use super::spread::Spread;
 use super::{BackedVector, Backing, Form, NewSparse, Sparse, SparseBufs, SparseShape, Stop};
 
 /// Numbers of rows that are looked up at once.
@@ -30,7 +32,7 @@ const BATCH_ITEMS: usize = 1 << 20;
 /// Bytes of a range that is gathered, at most; a longer row is several.
 const ITEM_BYTES: u64 = 128 << 10;
 /// What a request costs, in bytes that are transferred: at 1 GB/s and 100,000 requests a second.
-const REQUEST_COST_BYTES: u64 = 8192;
+pub(super) const REQUEST_COST_BYTES: u64 = 8192;
 /// Regions that a task reads, at most.
 const REGIONS_MAX: usize = 256;
 /// Entries of a result, at most: their bytes are counted in 64 bits.
@@ -60,11 +62,11 @@ pub struct SparseRows {
 }
 
 /// Ranges of entries, one behind the other in the result.
-struct Ranges {
+pub(super) struct Ranges {
     /// The first entry of each, in the matrix.
-    starts: Vec<u64>,
+    pub(super) starts: Vec<u64>,
     /// Where each begins in the result; one more at the end.
-    places: Vec<u64>,
+    pub(super) places: Vec<u64>,
 }
 
 /// Entries that are read at once.
@@ -180,8 +182,8 @@ impl SparseRows {
 
     /// The rows as a new matrix in arrays, in a new folder or in scratch.
     ///
-    /// Cost: reads the entries in the order of the result, neighbours together, and writes them; a
-    /// short row by itself costs a request for indices and one for values.
+    /// Cost: reads the entries in the order of the result, neighbours together, and writes them; many
+    /// short rows in no order are moved twice, by way of scratch.
     ///
     /// # Errors
     /// [`Error::OverBudget`], also for 16 bytes a row; what keeps the output from being made.
@@ -194,10 +196,9 @@ impl SparseRows {
             ..SparseShape::of(a)
         };
         let new = NewSparse::make(session, out, shape, &mut plan)?;
-        let held = 16 * self.rows();
-        plan.hold(held);
         plan.bound(new.nbytes());
-        let half = MemorySplit::new(session).hold(held).moved_panel_bytes() / 2;
+        let memory = MemorySplit::new(session).hold(self.held_bytes());
+        let half = memory.moved_panel_bytes() / 2;
         let (_, indices, values) = a.arrays();
         let columns = [Some(indices), values].into_iter().flatten();
         let columns = columns.zip([1, 2]).map(|(part, which)| Column {
@@ -214,8 +215,45 @@ impl SparseRows {
             offsets: new.column(&mut plan, 0),
             offsets_at_once: (half / 8).max(1),
         };
-        let job = Job::in_segments(session, plan, move |segments| copy.fill(segments), new)?;
+        let job = match copy.spread(memory) {
+            Some(spread) => {
+                let plans = self.spread(session, Arc::new(spread), &copy, plan, &new)?;
+                Job::new(session, plans, |_| Ok(new))?
+            }
+            None => {
+                plan.hold(self.held_bytes());
+                Job::in_segments(session, plan, move |segments| copy.fill(segments), new)?
+            }
+        };
         Ok(job.map(|new| new.finish(&|| false)))
+    }
+
+    fn held_bytes(&self) -> u64 {
+        16 * self.rows()
+    }
+
+    /// The plans of both passes by way of scratch.
+    fn spread(
+        &self,
+        session: &Session,
+        spread: Arc<Spread>,
+        copy: &RowCopy,
+        mut first: Plan,
+        new: &NewSparse,
+    ) -> Result<Vec<Plan>> {
+        let mut second = Plan::new(first.name());
+        for plan in [&mut first, &mut second] {
+            plan.hold(self.held_bytes() + spread.held_bytes());
+        }
+        copy.offset_tasks().for_each(|task| first.task(task));
+        for (column, which) in copy.columns.iter().zip(1..) {
+            let (from, into) = (
+                (column.from, column.from_offset),
+                new.column(&mut second, which),
+            );
+            spread.add_to(session, [&mut first, &mut second], from, into, column.size)?;
+        }
+        Ok(vec![first, second])
     }
 }
 
@@ -289,6 +327,13 @@ struct Column {
     half: u64,
 }
 
+impl Column {
+    /// Bytes that entries of the matrix take in a frame.
+    fn frame_bytes(&self, source: &Range<u64>) -> u64 {
+        (source.end - source.start) * self.size + 2 * self.block
+    }
+}
+
 /// What a plan is filled with.
 struct RowCopy {
     ranges: Arc<Ranges>,
@@ -298,20 +343,50 @@ struct RowCopy {
 }
 
 impl RowCopy {
-    fn fill(&self, segments: &mut Segments<'_>) -> Result<()> {
-        for lines in cut(0..self.ranges.places.len() as u64, self.offsets_at_once) {
+    /// The way through scratch, where it costs less than to read the rows where they are.
+    fn spread(&self, memory: MemorySplit) -> Option<Spread> {
+        if self.ranges.starts.is_sorted() {
+            return None;
+        }
+        let sizes = || self.columns.iter().map(|column| column.size);
+        let spread = Spread::of(&self.ranges, sizes().max()?, memory)?;
+        let in_place: u64 = self.columns.iter().map(|column| self.cost(column)).sum();
+        (sizes().map(|size| spread.cost(size)).sum::<u64>() < in_place).then_some(spread)
+    }
+
+    /// What it costs to read a column where it is, in bytes that are transferred.
+    fn cost(&self, column: &Column) -> u64 {
+        let cost = |run: Run| column.frame_bytes(&run.source) + REQUEST_COST_BYTES;
+        self.runs(column).map(cost).sum()
+    }
+
+    fn runs(&self, column: &Column) -> impl Iterator<Item = Run> + '_ {
+        let longest = column.half.saturating_sub(column.frame_bytes(&(0..0))) / column.size;
+        self.ranges
+            .runs(longest.max(1), REQUEST_COST_BYTES / column.size)
+    }
+
+    fn offset_tasks(&self) -> impl Iterator<Item = Task> + '_ {
+        let all = cut(0..self.ranges.places.len() as u64, self.offsets_at_once);
+        all.into_iter().map(|lines| {
             let (extent, offset) = self.offsets;
             let len = 8 * (lines.end - lines.start);
             let task =
                 Task::new("offsets").write(Region::span(extent, offset + 8 * lines.start, len));
             let ranges = Arc::clone(&self.ranges);
-            segments.plan().task(task.run(move |cx| {
+            task.run(move |cx| {
                 let places = &ranges.places[lines.start as usize..lines.end as usize];
                 cx.blocks[0]
                     .bytes_mut()
                     .copy_from_slice(bytemuck::cast_slice(places));
                 Ok(())
-            }));
+            })
+        })
+    }
+
+    fn fill(&self, segments: &mut Segments<'_>) -> Result<()> {
+        for task in self.offset_tasks() {
+            segments.plan().task(task);
             segments.may_end()?;
         }
         for column in &self.columns {
@@ -321,13 +396,10 @@ impl RowCopy {
     }
 
     fn fill_column(&self, column: &Column, segments: &mut Segments<'_>) -> Result<()> {
-        let frame = |entries: u64| entries * column.size + 2 * column.block;
-        let longest = column.half.saturating_sub(frame(0)) / column.size;
-        let gap = REQUEST_COST_BYTES / column.size;
         let (mut group, mut read, mut written) = (Vec::<Run>::new(), 0, 0);
-        for run in self.ranges.runs(longest.max(1), gap) {
+        for run in self.runs(column) {
             let bytes = (run.taken.end - run.taken.start) * column.size;
-            let more = frame(run.source.end - run.source.start);
+            let more = column.frame_bytes(&run.source);
             let is_full = written + bytes > column.half || read + more > column.half;
             if !group.is_empty() && (is_full || group.len() == REGIONS_MAX) {
                 let task = self.task(column, std::mem::take(&mut group));
