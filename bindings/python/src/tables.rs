@@ -37,6 +37,9 @@ pub(crate) struct Tables(Owned<TableSet>);
 /// it is packed.
 type Description = (String, u64, usize, usize, String, &'static str, bool);
 
+/// What a table is opened from: paths, tensor and encoding; and whether it is written.
+type Given = (Vec<PathBuf>, Option<String>, Option<String>, bool);
+
 /// A feature: table, ids, how bags are given and what gives them, pooling, weights, padding.
 type AskedFeature<'py> = (
     usize,
@@ -70,7 +73,7 @@ impl Tables {
     fn new(
         py: Python<'_>,
         session: &Session,
-        tables: Vec<(Vec<PathBuf>, Option<String>, Option<String>, bool)>,
+        tables: Vec<Given>,
         cache_bytes: Option<u64>,
         policy: &str,
         reading_bytes: Option<u64>,

@@ -37,7 +37,7 @@ struct Inner {
 enum Storage {
     InPlace(Vec<Shard>),
     Packed(Packed),
-    Versioned(Versioned),
+    Versioned(Box<Versioned>),
 }
 
 /// Rows that follow each other in one file.
@@ -165,7 +165,7 @@ impl Table {
                 dim: layout.header.dim,
                 encoding: layout.encoding,
                 row_bytes: layout.row_bytes,
-                storage: Storage::Versioned(versioned),
+                storage: Storage::Versioned(Box::new(versioned)),
             }),
         })
     }

@@ -7,6 +7,7 @@
 //! BLAS-on-flash (NSDI 2019, section 4.1) for tasks and tiles, arXiv:1702.02017 for the shape of
 //! tiles.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -165,7 +166,7 @@ impl<T: Real> Product<'_, T> {
                 tiling.depth,
                 share,
             )?;
-            let first = |row: u64| parts.iter().position(|part| part.rows.contains(&row));
+            let first = first_parts(parts.iter().map(|part| &part.rows));
             fills.extend(needed(
                 &repack,
                 repacks.len(),
@@ -186,7 +187,7 @@ impl<T: Real> Product<'_, T> {
                 tiling.block_cols,
                 share,
             )?;
-            let first = |col: u64| parts.iter().position(|part| part.cols.contains(&col));
+            let first = first_parts(parts.iter().map(|part| &part.cols));
             fills.extend(needed(
                 &repack,
                 repacks.len(),
@@ -289,6 +290,15 @@ fn parts_of_super_tiles(problem: &Problem<'_>, tiling: &Tiling) -> Vec<ResidentT
         }));
     }
     parts
+}
+
+/// Says which part is the first to have a row, or a column: all parts are cut at the same ones.
+fn first_parts<'a>(parts: impl Iterator<Item = &'a Range<u64>>) -> impl Fn(u64) -> Option<usize> {
+    let mut firsts = BTreeMap::new();
+    for (number, part) in parts.enumerate() {
+        firsts.entry(part.start).or_insert(number);
+    }
+    move |at| firsts.range(..=at).next_back().map(|(_, &first)| first)
 }
 
 /// Bytes that two operands on a device have in common.

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use outcore_core::{
     DType, Error, Job, MemorySplit, Order, PLAN_THREADS, Result, Segments, Session, with_real,
 };
-use outcore_engine::{Plan, Task};
+use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels::{Blas, Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 use outcore_matrix::{Array, Operand, Output, Tile};
 
@@ -188,8 +188,8 @@ impl<T: Real> Symmetric<'_, T> {
             fills = filled
                 .panels()
                 .into_iter()
-                .map(|panel| (step(panel.start), panel))
-                .collect();
+                .map(|panel| go_on().map(|()| (step(panel.start), panel)))
+                .collect::<std::result::Result<_, _>>()?;
             (a, repack) = (blocks, Some(filled));
         }
         let (alpha, beta, full, blas) = (self.alpha, self.beta, self.full, blas.clone());

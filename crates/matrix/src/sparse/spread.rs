@@ -24,11 +24,18 @@ use super::take::{REQUEST_COST_BYTES, Ranges};
 /// Bytes of a panel, and of a part, at most.
 const PART_BYTES_MAX: u64 = 32 << 20;
 
+/// Rows that are read together.
+struct Panel {
+    /// Places in the order of the matrix.
+    rows: Range<usize>,
+    /// Entries of the matrix from the first to the last.
+    span: Range<u64>,
+}
+
 /// What goes where: rows by the panel that they come from and the part that they go to.
 pub(super) struct Spread {
     ranges: Arc<Ranges>,
-    /// Entries of the matrix from the first to the last of each panel.
-    panels: Vec<Range<u64>>,
+    panels: Vec<Panel>,
     /// Rows of the result.
     parts: Vec<Range<usize>>,
     /// Rows of the result, chunk by chunk.
@@ -57,20 +64,19 @@ impl Spread {
         if parts.len() < 2 || padding > share / 2 || 16 * chunks > memory.free() / 16 {
             return None;
         }
-        let spans = panels.iter().map(|(_, span)| span.clone()).collect();
         let mut spread = Spread {
             ranges: Arc::clone(ranges),
-            panels: spans,
+            panels,
             parts,
             rows: vec![0; order.len()],
             chunks: Vec::with_capacity(chunks as usize + 1),
         };
         let ends: Vec<usize> = spread.parts.iter().map(|rows| rows.end).collect();
         let part_of = |row: u32| ends.partition_point(|&end| end <= row as usize);
-        for (rows, _) in panels {
-            let (mut next, order) = (vec![0; ends.len() + 1], &order[rows.clone()]);
+        for panel in &spread.panels {
+            let (mut next, order) = (vec![0; ends.len() + 1], &order[panel.rows.clone()]);
             order.iter().for_each(|&row| next[part_of(row) + 1] += 1);
-            next[0] = rows.start;
+            next[0] = panel.rows.start;
             for part in 0..ends.len() {
                 next[part + 1] += next[part];
             }
@@ -92,7 +98,11 @@ impl Spread {
 
     /// What it costs to move entries of `size` bytes, in bytes that are transferred.
     pub(super) fn cost(&self, size: u64) -> u64 {
-        let spans: u64 = self.panels.iter().map(|span| span.end - span.start).sum();
+        let spans: u64 = self
+            .panels
+            .iter()
+            .map(|panel| panel.span.end - panel.span.start)
+            .sum();
         let chunks = self.chunks.len() as u64;
         let requests = chunks + (self.panels.len() + self.parts.len()) as u64;
         (spans + 2 * self.ranges.entries()) * size
@@ -161,7 +171,7 @@ impl Spread {
         (put, starts): (ExtentRef, &[u64]),
         size: u64,
     ) -> Task {
-        let (count, span) = (self.parts.len(), self.panels[panel].clone());
+        let (count, span) = (self.parts.len(), self.panels[panel].span.clone());
         let wanted: Vec<usize> = (panel * count..(panel + 1) * count)
             .filter(|&chunk| !self.rows_of(chunk).is_empty())
             .collect();
@@ -272,22 +282,25 @@ impl Ranges {
 
     /// Rows that are not empty in the order of the matrix, cut where they span, or have, more than
     /// `longest` entries: a row may come many times.
-    fn panels(&self, longest: u64) -> (Vec<u32>, Vec<(Range<usize>, Range<u64>)>) {
+    fn panels(&self, longest: u64) -> (Vec<u32>, Vec<Panel>) {
         let wanted = (0..self.count()).filter(|&row| self.len(row) > 0);
         let mut order: Vec<u32> = wanted.map(|row| row as u32).collect();
         order.sort_unstable_by_key(|&row| (self.starts[row as usize], row));
-        let mut panels: Vec<(Range<usize>, Range<u64>)> = Vec::new();
+        let mut panels: Vec<Panel> = Vec::new();
         let mut taken = 0;
         for (at, &row) in order.iter().enumerate() {
             let (start, len) = (self.first(row as usize), self.len(row as usize));
             match panels.last_mut() {
-                Some((rows, span))
+                Some(Panel { rows, span })
                     if start + len - span.start <= longest && taken + len <= longest =>
                 {
                     (rows.end, span.end, taken) = (at + 1, start + len, taken + len);
                 }
                 _ => {
-                    panels.push((at..at + 1, start..start + len));
+                    panels.push(Panel {
+                        rows: at..at + 1,
+                        span: start..start + len,
+                    });
                     taken = len;
                 }
             }
