@@ -277,7 +277,9 @@ impl DatasetWriter {
     }
 
     fn save(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |writer| writer.save())
+        let mut writer = lock(py, self.0.get()?);
+        let writer = writer.as_mut().ok_or_else(closed)?;
+        interruptible(py, |go_on| writer.save_until(go_on))
     }
 
     /// Number of samples that a resuming writer could continue after.

@@ -3,8 +3,10 @@
 import fcntl
 import io
 import json
+import math
 import os
 import pty
+import shutil
 import signal
 import struct
 import subprocess
@@ -16,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +70,8 @@ CALLS = {
     "import": "while True: oc.import_libsvm(folder + '/imported', folder + '/s.svm')",
     "export": "while True: oc.export_libsvm(s, folder + '/exported.svm')",
     "open": "while True: oc.open(folder + '/lines')",
+    "planning": "oc.linalg.reduce(more('1MiB', 'long.npy'), 'sum')",
+    "planning a product": "x = more('24MiB', 'long.npy')\nwhile True: oc.explain(oc.linalg.gemm, x.T, x)",
     "pack": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed', fields={'id': 'bytes'})",
     "pack of long samples": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed')",
     "bench-device": "from outcore._device import measure\nmeasure(oc.configure('64MiB'), folder, '64MiB', 60)",
@@ -76,6 +80,8 @@ CALLS = {
 
 LINES = 400_000_000
 """3.2 GB of offsets, which take seconds to look at."""
+LONG = (10_000_000, 4096)
+"""So many rows of a file of holes are as many tasks where memory is small, and take minutes to plan."""
 
 
 def stored(
@@ -87,6 +93,14 @@ def stored(
     (folder / name / "matrix.json").write_text(json.dumps(told))
     np.save(folder / name / "indptr.npy", indptr)
     np.save(folder / name / "indices.npy", indices)
+
+
+def holes(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """An array of zeros that takes no space."""
+    with open(path, "wb") as file:
+        header = np.lib.format.header_data_from_array_1_0(np.zeros(1, dtype)) | {"shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + dtype.itemsize * math.prod(shape))
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +118,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = np.repeat(np.arange(2, dtype=np.int32), 4096)
     stored(folder, "repeated", (2, 2), np.arange(3) * len(rows), np.tile(rows, 2))
     stored(folder, "lines", (LINES, 16), np.zeros(1, np.int64), np.zeros(0, np.int32))
-    with open(folder / "lines" / "indptr.npy", "r+b") as file:
-        header = np.lib.format.header_data_from_array_1_0(np.zeros(1, np.int64)) | {"shape": (LINES + 1,)}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + 8 * (LINES + 1))
+    holes(folder / "lines" / "indptr.npy", np.dtype(np.int64), (LINES + 1,))
+    holes(folder / "long.npy", np.dtype(np.float32), LONG)
     with tarfile.open(folder / "zeros.tar.gz", "w:gz", compresslevel=1) as archive:
         for number in range(64):
             for name, data in ((f"{number}.x", bytes(8 << 20)), (f"{number}.id", b"1")):
@@ -173,6 +185,58 @@ def interrupt(folder: Path, call: str, after_s: float) -> Interrupt:
     assert old.shape != (3, 3) or (old.numpy() == np.eye(3)).all()
     assert not list(folder.glob(".outcore-bench-*"))
     return Interrupt(float(raised) - asked, float(then_computed) - computed)
+
+
+SLOW_FILES = """
+#include <unistd.h>
+int fsync(int file) { sleep(1); return fdatasync(file); }
+"""
+"""A file system that takes a second to make a file durable."""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler to make a slow file system with")
+def test_ctrl_c_while_a_checkpoint_is_made(tmp_path: Path) -> None:
+    (tmp_path / "slow.c").write_text(SLOW_FILES)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "slow.so", tmp_path / "slow.c"], check=True)
+    code = """
+        import sys, time, outcore as oc
+        from outcore.data import Writer
+        from outcore.errors import LockedError
+        path = sys.argv[1] + "/data"
+        oc.configure("16MiB", sys.argv[1], allow_tmpfs_scratch=True)
+        try:
+            with Writer(path) as writer:
+                for number in range(100):
+                    writer.write({"x": number})
+                print("ready", flush=True)
+                writer.save()
+                print("too early")
+        except KeyboardInterrupt:
+            print(time.monotonic(), flush=True)
+        while True:
+            try:
+                with Writer(path, resume=True) as writer:
+                    print(len(writer))
+                break
+            except LockedError:
+                time.sleep(0.1)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"LD_PRELOAD": str(tmp_path / "slow.so")},
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.7)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, trouble = process.communicate(timeout=120)
+    assert process.returncode == 0, trouble
+    raised, durable = out.split()
+    assert float(raised) - asked < LIMIT_S + SLACK_S
+    assert int(durable) == 100, "the checkpoint was completed"
 
 
 def test_the_gil_is_free_while_the_engine_works(tmp_path: Path) -> None:

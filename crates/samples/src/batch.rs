@@ -1,5 +1,6 @@
 //! Samples side by side: a column for each field, as a step of training wants them.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use outcore_core::Result;
@@ -73,6 +74,12 @@ impl CancelPoll {
         self.since = if is_due { 0 } else { self.since };
         is_due
     }
+}
+
+/// A question that several may ask by turns.
+pub(super) fn shared(go_on: impl FnMut() -> bool) -> impl Fn() -> bool {
+    let go_on = RefCell::new(go_on);
+    move || (go_on.borrow_mut())()
 }
 
 /// Samples, field by field.
@@ -206,30 +213,36 @@ impl Batch {
         })
     }
 
-    /// Appends a sample; `places` is scratch.
+    /// Appends a sample; `places` is scratch. `go_on` is asked while a picture is decoded.
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) for bytes that are no sample, or a field that is not
     /// what it is to be decoded from; [`Error::OverBudget`](outcore_core::Error::OverBudget) for a picture
-    /// that is too large. Nothing is appended then.
+    /// that is too large; [`Error::Cancelled`](outcore_core::Error::Cancelled). Nothing is appended then.
     pub(super) fn push(
         &mut self,
         dataset: &Dataset,
         sample: u64,
         bytes: &[u8],
         places: &mut Vec<Range<usize>>,
+        go_on: &dyn Fn() -> bool,
     ) -> Result<()> {
         if let Some(form) = dataset.form() {
             let fields = form
                 .fields(bytes, dataset.schema())
                 .map_err(|reason| dataset.wrong(sample, reason))?;
-            return self.put(dataset, sample, |number| &fields[number]);
+            return self.put(dataset, sample, |number| &fields[number], go_on);
         }
         dataset
             .schema()
             .split(bytes, places)
             .map_err(|reason| dataset.wrong(sample, reason))?;
-        self.put(dataset, sample, |number| &bytes[places[number].clone()])
+        self.put(
+            dataset,
+            sample,
+            |number| &bytes[places[number].clone()],
+            go_on,
+        )
     }
 
     /// Appends a sample that has not been compared with its checksum: long ones in one pass over
@@ -243,6 +256,7 @@ impl Batch {
         sample: u64,
         bytes: &[u8],
         places: &mut Vec<Range<usize>>,
+        go_on: &dyn Fn() -> bool,
     ) -> Result<()> {
         let is_plain = dataset.form().is_none() && dataset.decoded.is_empty();
         if !is_plain
@@ -250,7 +264,7 @@ impl Batch {
             || dataset.schema().split(bytes, places).is_err()
         {
             dataset.verify(sample, bytes)?;
-            return self.push(dataset, sample, bytes, places);
+            return self.push(dataset, sample, bytes, places, go_on);
         }
         let mut fields: Vec<usize> = (0..places.len()).collect();
         fields.sort_unstable_by_key(|&field| (places[field].start, places[field].end));
@@ -285,6 +299,7 @@ impl Batch {
         dataset: &Dataset,
         sample: u64,
         field: impl Fn(usize) -> &'a [u8],
+        go_on: &dyn Fn() -> bool,
     ) -> Result<()> {
         let most = dataset.session().memory_bytes();
         let done =
@@ -294,7 +309,7 @@ impl Batch {
                 .try_for_each(|(number, column)| match dataset.decode_of(number) {
                     Some(decode) => column.push(|bytes| {
                         decode
-                            .decode(field(number), most, bytes)
+                            .decode(field(number), most, bytes, go_on)
                             .map_err(|wrong| dataset.undecoded(sample, decode, wrong))
                     }),
                     None => column.push(|bytes| {

@@ -4,18 +4,20 @@
 //! A picture is refused for one of three reasons, which callers tell apart ([`Wrong`]): its file is
 //! damaged, it is of a kind that is not decoded, or it is larger than the memory allows. Decoders
 //! are made for viewers, and many pass over damage; so files are looked at first (`images/jpeg.rs`,
-//! `images/whole.rs`), and what is decoded was all there.
+//! `images/whole.rs`), and what is decoded was all there. Decoding ends soon after it is not wanted any
+//! longer (`images/interrupt.rs`).
 //!
 //! Pixels are those of Pillow: luminance by its whole numbers, the upper byte of 16 bits, opacity
 //! left out where none was asked for. Of several frames it is the first.
 
+mod interrupt;
 mod jpeg;
 mod kinds;
 mod whole;
 
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::io::{self, Cursor};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image::error::DecodingError;
@@ -25,9 +27,10 @@ use image::{
     ImageResult, Limits, Pixel,
 };
 use jpeg_decoder::PixelFormat;
-use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
+
+use self::interrupt::{Bytes, Wanted};
 
 /// A field that is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +82,8 @@ pub(super) enum Wrong {
         width: u64,
         needed: u64,
     },
+    /// Nobody wants it any longer.
+    GivenUp,
 }
 
 /// Luma of BT.601 in the whole numbers that Pillow uses, and with it most training pipelines.
@@ -98,7 +103,7 @@ impl Decode {
 
     /// Appends a picture to others, as an array of height, width and channels; where its size
     /// varies, height and width come first, u64 each. One that takes more than `most` bytes is not
-    /// decoded.
+    /// decoded. `go_on` is asked every ten milliseconds or so.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -107,12 +112,18 @@ impl Decode {
         bytes: &[u8],
         most: u64,
         pixels: &mut Vec<u8>,
+        go_on: &dyn Fn() -> bool,
     ) -> Result<(), Wrong> {
         let format = kinds::kind_of(bytes)?;
+        let wanted = Wanted::new(go_on);
         // Decoders are made of much code of others, which meets bytes of others.
         let appended = catch_unwind(AssertUnwindSafe(|| {
-            self.append(bytes, format, most, pixels)
+            self.append(bytes, format, most, pixels, &wanted)
         }));
+        // A decoder may have filled what it did not get.
+        if wanted.is_given_up() {
+            return Err(Wrong::GivenUp);
+        }
         let given_up = || {
             Err(Wrong::Unsupported(format!(
                 "a {} that the decoder fails at",
@@ -135,13 +146,14 @@ impl Decode {
         format: ImageFormat,
         most: u64,
         pixels: &mut Vec<u8>,
+        wanted: &Wanted<'_>,
     ) -> Result<(), Wrong> {
         let exif = match format {
             ImageFormat::Jpeg => {
-                let whole = jpeg::walk(bytes, most)?;
+                let whole = jpeg::walk(bytes, most, wanted)?;
                 let exif = whole.exif;
                 return self.put(
-                    Jpeg::new(bytes, &whole)?,
+                    Jpeg::new(bytes, &whole, wanted)?,
                     Source { format, exif, most },
                     pixels,
                 );
@@ -152,7 +164,7 @@ impl Decode {
             _ => None,
         };
         let source = Source { format, exif, most };
-        let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+        let mut reader = ImageReader::with_format(Bytes::new(bytes, wanted), format);
         let mut limits = Limits::no_limits();
         limits.max_alloc = Some(most);
         reader.limits(limits);
@@ -282,20 +294,25 @@ struct Jpeg<'a> {
 /// Of rare kinds, the fast one makes something else: where the first component is not that with the
 /// most samples, and where components of a sequential file come one after another.
 enum Decoder<'a> {
-    Fast(Box<zune_jpeg::JpegDecoder<ZCursor<Cow<'a, [u8]>>>>),
-    Thorough(Box<jpeg_decoder::Decoder<Cursor<Cow<'a, [u8]>>>>),
+    Fast(Box<zune_jpeg::JpegDecoder<Bytes<'a>>>),
+    Thorough(Box<jpeg_decoder::Decoder<Bytes<'a>>>),
 }
 
 impl<'a> Jpeg<'a> {
-    fn new(bytes: &'a [u8], whole: &jpeg::Whole<'a>) -> Result<Jpeg<'a>, Wrong> {
-        let bytes = match whole.lacks_tables {
+    fn new(
+        bytes: &'a [u8],
+        whole: &jpeg::Whole<'a>,
+        wanted: &'a Wanted<'a>,
+    ) -> Result<Jpeg<'a>, Wrong> {
+        let bytes: Cow<'_, [u8]> = match whole.lacks_tables {
             true => [&bytes[..2], &jpeg::usual_tables(), &bytes[2..]]
                 .concat()
                 .into(),
-            false => Cow::Borrowed(bytes),
+            false => bytes.into(),
         };
+        let bytes = Bytes::new(bytes, wanted);
         if !whole.is_plain {
-            let mut decoder = jpeg_decoder::Decoder::new(Cursor::new(bytes));
+            let mut decoder = jpeg_decoder::Decoder::new(bytes);
             decoder.read_info().map_err(|error| unread(&error))?;
             let info = decoder.info().map(|info| {
                 (
@@ -329,7 +346,7 @@ impl<'a> Jpeg<'a> {
             .set_max_width(usize::MAX)
             .set_max_height(usize::MAX);
         let options = options.jpeg_set_out_colorspace(space);
-        let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+        let mut decoder = zune_jpeg::JpegDecoder::new_with_options(bytes, options);
         decoder.decode_headers().map_err(|error| unread(&error))?;
         let size = decoder
             .dimensions()

@@ -23,6 +23,7 @@
 
 mod batch;
 mod buffer_pool;
+mod checkpoint;
 mod clustering;
 mod images;
 mod lanes;
@@ -542,6 +543,7 @@ impl Dataset {
     fn undecoded(&self, sample: u64, decode: &Decode, wrong: Wrong) -> Error {
         let field = format!("field {:?}", decode.field);
         match wrong {
+            Wrong::GivenUp => Error::Cancelled,
             Wrong::Damaged(what) => self.wrong(sample, format!("{field} is {what}")),
             Wrong::Size { height, width } => {
                 let (high, wide) = decode.size.unwrap_or_default();

@@ -25,7 +25,7 @@ use outcore_core::{Error, MemorySplit, Result};
 use outcore_engine::{Deferred, Reservation};
 use serde::{Deserialize, Serialize};
 
-use super::batch::Batch;
+use super::batch::{Batch, shared};
 use super::buffer_pool::{Bytes, Spare};
 use super::lanes::Lanes;
 use super::order::{Chunks, Order, Positions, Shuffle};
@@ -829,8 +829,11 @@ impl Loader {
     fn read_alone(&self, samples: Vec<u64>, go_on: impl FnMut() -> bool) -> Result<Made> {
         let mut batch = Batch::with_room(&self.dataset, samples.len(), 0, Bytes::with_capacity)?;
         let (mut skipped, mut first_skipped, mut refused, mut places) = (0, None, None, Vec::new());
-        let done = self.dataset.each(&samples, go_on, |sample, found| {
-            match found.and_then(|bytes| batch.push(&self.dataset, sample, bytes, &mut places)) {
+        let go_on = shared(go_on);
+        let done = self.dataset.each(&samples, &go_on, |sample, found| {
+            match found
+                .and_then(|bytes| batch.push(&self.dataset, sample, bytes, &mut places, &go_on))
+            {
                 Err(error) if self.options.skip_damaged && error.is_damage() => {
                     skipped += 1;
                     first_skipped.get_or_insert((sample, error));

@@ -9,7 +9,7 @@ use outcore_engine::{Gathered, Ticket};
 use outcore_kernels::{crc32c_of_three, fetch_bytes};
 
 use super::Dataset;
-use super::batch::{Batch, CancelPoll};
+use super::batch::{Batch, CancelPoll, shared};
 use super::buffer_pool::Spare;
 use super::images::Decode;
 use super::order::{Order, Positions};
@@ -254,8 +254,9 @@ impl PendingBatch {
     fn side_by_side(
         &self,
         bytes: &[&[u8]],
-        mut go_on: impl FnMut() -> bool,
+        go_on: impl FnMut() -> bool,
     ) -> Result<Option<SideBySide>> {
+        let go_on = shared(go_on);
         let batch = Batch::with_room(
             &self.dataset,
             self.samples.len(),
@@ -301,14 +302,16 @@ impl PendingBatch {
             let pushed = sound.and_then(|is_sound| match is_sound {
                 true => made
                     .batch
-                    .push(&self.dataset, sample, bytes[number], &mut scratch),
+                    .push(&self.dataset, sample, bytes[number], &mut scratch, &go_on),
                 false => {
+                    let bytes = bytes[number];
                     made.batch
-                        .push_verified(&self.dataset, sample, bytes[number], &mut scratch)
+                        .push_verified(&self.dataset, sample, bytes, &mut scratch, &go_on)
                 }
             });
             match pushed {
                 Ok(()) => {}
+                Err(Error::Cancelled) => return Ok(None),
                 Err(error) if self.skip_damaged && error.is_damage() => {
                     made.skipped.push(number);
                     made.first_skipped.get_or_insert((sample, error));

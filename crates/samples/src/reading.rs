@@ -9,7 +9,7 @@ use std::time::Duration;
 use outcore_core::{Error, Result};
 use outcore_engine::{GatherOptions, Gathered, Item, Ticket};
 
-use super::batch::{Batch, CancelPoll, Column};
+use super::batch::{Batch, CancelPoll, Column, shared};
 use super::buffer_pool::Bytes;
 use super::packed::GROUP;
 use super::{Dataset, LOOK_EVERY};
@@ -68,7 +68,8 @@ impl Dataset {
     /// # Errors
     /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for one that is not what
     /// was written, [`Error::Device`], [`Error::Cancelled`].
-    pub fn load(&self, samples: &[u64], mut go_on: impl FnMut() -> bool) -> Result<Batch> {
+    pub fn load(&self, samples: &[u64], go_on: impl FnMut() -> bool) -> Result<Batch> {
+        let go_on = shared(go_on);
         samples.iter().try_for_each(|&sample| self.check(sample))?;
         let mut bytes = 0;
         for &sample in samples {
@@ -76,8 +77,9 @@ impl Dataset {
         }
         let mut batch = Batch::with_room(self, samples.len(), bytes, Bytes::with_capacity)?;
         let mut places = Vec::new();
-        self.each(samples, &mut go_on, |sample, found| {
-            let pushed = found.and_then(|bytes| batch.push(self, sample, bytes, &mut places));
+        self.each(samples, &go_on, |sample, found| {
+            let pushed =
+                found.and_then(|bytes| batch.push(self, sample, bytes, &mut places, &go_on));
             pushed.map_err(|error| self.named(sample, error))
         })?;
         Ok(batch)
@@ -109,7 +111,7 @@ impl Dataset {
         let (bytes, mut batch) = (gathered.get(0), self.batch_of_one()?);
         let pushed = self
             .verify(sample, bytes)
-            .and_then(|()| batch.push(self, sample, bytes, &mut Vec::new()));
+            .and_then(|()| batch.push(self, sample, bytes, &mut Vec::new(), &shared(go_on)));
         pushed.map_err(|error| self.named(sample, error))?;
         Ok(Some(batch))
     }
@@ -251,10 +253,16 @@ impl Dataset {
     pub fn faults(
         &self,
         samples: Range<u64>,
-        mut go_on: impl FnMut() -> bool,
+        go_on: impl FnMut() -> bool,
     ) -> Result<Vec<(u64, Error)>> {
+        let go_on = shared(go_on);
+        // What ends the call is no fault.
+        let fault = |sound: Result<()>| match sound {
+            Err(Error::Cancelled) => Err(Error::Cancelled),
+            sound => Ok(sound.err()),
+        };
         self.check(samples.end.saturating_sub(1).max(samples.start))?;
-        let mut faults = self.faults_of_names(samples.clone(), &mut go_on)?;
+        let mut faults = self.faults_of_names(samples.clone(), &go_on)?;
         let mut rest = samples;
         let mut pieces = iter::from_fn(|| self.split_off(&mut rest));
         let (mut coming, mut poll) = (VecDeque::new(), CancelPoll::of(self));
@@ -268,23 +276,23 @@ impl Dataset {
             let Some((piece, reading)) = coming.pop_front() else {
                 break;
             };
-            match reading.and_then(|reading| reading.wait_unless(&mut go_on)) {
+            match reading.and_then(|reading| reading.wait_unless(&go_on)) {
                 Ok(found) => {
                     for (sample, at) in piece.zip(0..) {
                         if poll.is_due(self.place(sample).1 as usize) && !go_on() {
                             return Err(Error::Cancelled);
                         }
-                        faults.extend(found.sound(at).err().map(|error| (sample, error)));
+                        faults.extend(fault(found.sound(at, &go_on))?.map(|error| (sample, error)));
                     }
                 }
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
                 // One by one: some of them may be sound, and long ones are read in parts.
                 Err(_) => {
                     let (mut batch, mut places) = (self.batch_of_one()?, Vec::new());
-                    self.each(&piece.collect::<Vec<_>>(), &mut go_on, |sample, found| {
-                        let sound =
-                            found.and_then(|bytes| batch.push(self, sample, bytes, &mut places));
-                        faults.extend(sound.err().map(|error| (sample, error)));
+                    self.each(&piece.collect::<Vec<_>>(), &go_on, |sample, found| {
+                        let sound = found
+                            .and_then(|bytes| batch.push(self, sample, bytes, &mut places, &go_on));
+                        faults.extend(fault(sound)?.map(|error| (sample, error)));
                         batch = self.batch_of_one()?;
                         Ok(())
                     })?;
@@ -455,13 +463,14 @@ impl Samples {
     }
 
     /// Whether one is what was written, and all that is in it what it should be.
-    fn sound(&self, index: usize) -> Result<()> {
+    fn sound(&self, index: usize, go_on: &dyn Fn() -> bool) -> Result<()> {
         let mut batch = self.dataset.batch_of_one()?;
         batch.push(
             &self.dataset,
             self.samples[index],
             self.get(index)?,
             &mut Vec::new(),
+            go_on,
         )
     }
 

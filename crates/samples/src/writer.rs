@@ -5,8 +5,8 @@
 //! four bytes a name, and what is free for sorting them. Bytes are looked at once, for their
 //! checksums.
 //!
-//! A writer makes what it has durable every 256 MB or ten seconds. One that died or failed goes on
-//! there with `resume`.
+//! A writer makes what it has durable every 256 MB or ten seconds (checkpoint.rs). One that died or
+//! failed goes on there with `resume`.
 
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read};
@@ -22,6 +22,7 @@ use outcore_engine::{Extent, Reservation, StreamOptions};
 use outcore_store::{checksum, checksum_on};
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint::Checkpoints;
 use super::clustering::Clustering;
 use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
@@ -104,7 +105,7 @@ struct State {
 pub struct DatasetWriter {
     session: Session,
     path: PathBuf,
-    home: StagingFolder,
+    checkpoints: Checkpoints,
     files: Vec<Growing>,
     schema: Option<Schema>,
     state: State,
@@ -116,8 +117,6 @@ pub struct DatasetWriter {
     lengths: Vec<u8>,
     /// What ended it.
     failure: Option<Error>,
-    /// Samples that are durable.
-    durable: u64,
 }
 
 impl DatasetWriter {
@@ -171,11 +170,11 @@ impl DatasetWriter {
             session.clone(),
             (state.files[parts::SAMPLES].bytes, Instant::now()),
         );
-        let durable = state.samples;
+        let checkpoints = Checkpoints::new(home, state.samples);
         Ok(DatasetWriter {
             session,
             path,
-            home,
+            checkpoints,
             files,
             schema,
             state,
@@ -184,7 +183,6 @@ impl DatasetWriter {
             starts,
             lengths: Vec::new(),
             failure: None,
-            durable,
         })
     }
 
@@ -197,7 +195,7 @@ impl DatasetWriter {
     /// Samples that another writer can go on behind, should this one end here.
     #[must_use]
     pub fn durable(&self) -> u64 {
-        self.durable
+        self.checkpoints.durable()
     }
 
     /// Whether `bytes` more bytes of samples fit, which the caller knows to come.
@@ -205,7 +203,7 @@ impl DatasetWriter {
     /// # Errors
     /// [`Error::Store`] where they do not.
     pub fn expect(&self, bytes: u64) -> Result<()> {
-        self.home.check_space(&self.path, bytes)
+        self.checkpoints.home().check_space(&self.path, bytes)
     }
 
     /// Whether there is none so far.
@@ -291,7 +289,7 @@ impl DatasetWriter {
         self.failure = done
             .as_ref()
             .err()
-            .filter(|error| !matches!(error, Error::Value { .. }))
+            .filter(|error| !matches!(error, Error::Value { .. } | Error::Cancelled))
             .map(Error::again);
         done
     }
@@ -581,11 +579,12 @@ impl DatasetWriter {
         let (bytes, since) = self.saved;
         let due = self.state.files[parts::SAMPLES].bytes - bytes >= self.options.checkpoint_bytes;
         // To look at the clock takes longer than to write a small sample.
-        if due || (self.state.samples.is_multiple_of(64) && since.elapsed() >= CHECKPOINT_TIME) {
-            self.checkpoint()
-        } else {
-            Ok(())
+        if (due || (self.state.samples.is_multiple_of(64) && since.elapsed() >= CHECKPOINT_TIME))
+            && self.checkpoints.have_ended(Duration::ZERO)?
+        {
+            self.checkpoint()?;
         }
+        Ok(())
     }
 
     /// Makes all samples so far durable, and says that they are there.
@@ -599,10 +598,12 @@ impl DatasetWriter {
     /// writer.note("line 1 of the source");
     /// writer.save()?;
     /// assert_eq!(writer.durable(), 1);
+    /// writer.write(None, &[b"second"])?;
+    /// writer.save_until(|| true)?;
     /// drop(writer);
     /// let options = WriterOptions { resume: true, ..WriterOptions::default() };
     /// let resumed = DatasetWriter::create(&session, &path, options)?;
-    /// assert_eq!((resumed.len(), resumed.noted()), (1, "line 1 of the source"));
+    /// assert_eq!((resumed.len(), resumed.noted()), (2, "line 1 of the source"));
     /// resumed.discard();
     /// # Ok::<(), outcore_core::Error>(())
     /// ```
@@ -610,21 +611,35 @@ impl DatasetWriter {
     /// # Errors
     /// Those of the device.
     pub fn save(&mut self) -> Result<()> {
-        self.unless_failed(DatasetWriter::checkpoint)
+        self.save_until(|| true)
     }
 
+    /// As [`save`](DatasetWriter::save). `go_on` is asked some times a second; its `false` ends the
+    /// wait, and the samples become durable all the same, while others are written or the writer is
+    /// dropped. Until then no other writer has the place.
+    ///
+    /// # Errors
+    /// Those of the device; [`Error::Cancelled`].
+    pub fn save_until(&mut self, mut go_on: impl FnMut() -> bool) -> Result<()> {
+        self.unless_failed(|writer| {
+            writer.checkpoints.wait(&mut go_on)?;
+            writer.checkpoint()?;
+            writer.checkpoints.wait(&mut go_on)
+        })
+    }
+
+    /// Begins to make all samples so far durable.
     fn checkpoint(&mut self) -> Result<()> {
         self.files.iter_mut().try_for_each(Growing::pause)?;
-        self.home.folder.sync()?;
-        self.home.save(&self.state)?;
         self.saved = (self.state.files[parts::SAMPLES].bytes, Instant::now());
-        self.durable = self.state.samples;
+        self.checkpoints
+            .begin(self.state.samples, self.state.clone());
         Ok(())
     }
 
     /// Gives the writer up, and what it has written.
     pub fn discard(self) {
-        self.home.folder.discard();
+        self.checkpoints.discard();
     }
 
     /// Makes the dataset whole: all samples durable, their names found, and then it is there.
@@ -647,9 +662,10 @@ impl DatasetWriter {
         let DatasetWriter {
             session,
             path,
-            home,
+            checkpoints,
             ..
         } = self;
+        let home = checkpoints.into_home();
         if let Err(error) = made {
             // A name that comes twice comes twice again.
             if matches!(error, Error::Value { .. }) || !home.is_saved() {
@@ -681,12 +697,15 @@ impl DatasetWriter {
 
     /// All that is not there yet besides the samples.
     fn complete(&mut self, stage: &mut Stage) -> Result<()> {
+        self.checkpoints.wait(&mut || !stage.is_cancelled())?;
         if !self.state.group.is_empty() {
             self.close_group()?;
         }
+        let mut home = self.checkpoints.home();
         self.files
             .iter_mut()
-            .try_for_each(|file| file.finish(stage, &mut self.home.folder))?;
+            .try_for_each(|file| file.finish(stage, &mut home.folder))?;
+        drop(home);
         let mut files: Vec<(String, File)> = parts::GROWING
             .iter()
             .map(|name| (*name).to_owned())
@@ -729,7 +748,11 @@ impl DatasetWriter {
 
     /// A file that is made in one go.
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let device = self.home.folder.create(name, bytes.len() as u64)?;
+        let device = self
+            .checkpoints
+            .home()
+            .folder
+            .create(name, bytes.len() as u64)?;
         let file = self
             .session
             .device_file(self.path.join(name).display().to_string(), device);

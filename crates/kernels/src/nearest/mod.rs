@@ -528,7 +528,7 @@ mod tests {
         for packed in forms(&centers, &vec![0.0; k]) {
             let asked_until = |stop_at: usize| {
                 let asked = std::cell::Cell::new(0);
-                let stop = || asked.replace(asked.get() + 1) == stop_at;
+                let stop = || asked.replace(asked.get() + 1) >= stop_at;
                 let (mut label, mut found) =
                     (vec![0; n], [vec![0.0; n], vec![0.0; n], vec![0.0; n]]);
                 let [first, second, squares] = &mut found;
@@ -544,7 +544,8 @@ mod tests {
                 asked.get()
             };
             assert!(asked_until(usize::MAX) >= k / BLOCK_CENTERS);
-            assert_eq!(asked_until(3), 4);
+            // Each loop around the innermost one asks once more.
+            assert!((4..8).contains(&asked_until(3)));
         }
     }
 

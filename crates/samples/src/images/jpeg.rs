@@ -16,6 +16,7 @@
 use std::mem;
 
 use super::Wrong;
+use super::interrupt::{Poll, Wanted};
 
 /// Codes up to this length are found at once.
 const LOOK: u32 = 9;
@@ -53,12 +54,13 @@ pub(super) struct Whole<'a> {
     pub(super) is_plain: bool,
 }
 
-/// Goes through a file. One that takes more than `most` bytes to decode is not looked at.
+/// Goes through a file, as long as its picture is wanted. One that takes more than `most` bytes to
+/// decode is not looked at.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn walk(bytes: &[u8], most: u64) -> Walked<Whole<'_>> {
-    Walk::new(bytes, most).all()
+pub(super) fn walk<'a>(bytes: &'a [u8], most: u64, wanted: &Wanted<'_>) -> Walked<Whole<'a>> {
+    Walk::new(bytes, most, wanted).all()
 }
 
 fn damaged<T>(what: impl Into<String>) -> Walked<T> {
@@ -69,7 +71,8 @@ fn unsupported<T>(what: impl Into<String>) -> Walked<T> {
     Err(Wrong::Unsupported(what.into()))
 }
 
-struct Walk<'a> {
+struct Walk<'a, 'w> {
+    wanted: &'w Wanted<'w>,
     bytes: &'a [u8],
     at: usize,
     most: u64,
@@ -127,9 +130,10 @@ struct ScanComponent {
     ac: usize,
 }
 
-impl<'a> Walk<'a> {
-    fn new(bytes: &'a [u8], most: u64) -> Walk<'a> {
+impl<'a, 'w> Walk<'a, 'w> {
+    fn new(bytes: &'a [u8], most: u64, wanted: &'w Wanted<'w>) -> Walk<'a, 'w> {
         Walk {
+            wanted,
             bytes,
             at: 0,
             most,
@@ -422,6 +426,10 @@ impl<'a> Walk<'a> {
         self.bytes.len() - self.at >= self.long_bytes
     }
 
+    fn bits(&self) -> Bits<'a, 'w> {
+        Bits::new(self.bytes, self.at, Poll::new(self.wanted, self.at))
+    }
+
     /// The entropy-coded data of a scan, interval by interval.
     fn data(
         &mut self,
@@ -453,7 +461,7 @@ impl<'a> Walk<'a> {
             .iter()
             .filter_map(|part| tables[part.ac].as_deref())
             .collect();
-        let (mut bits, is_long) = (Bits::new(self.bytes, self.at), self.is_long());
+        let (mut bits, is_long) = (self.bits(), self.is_long());
         let (mut done, mut restarts) = (0, 0);
         loop {
             let next = if self.interval == 0 {
@@ -477,7 +485,7 @@ impl<'a> Walk<'a> {
             };
             walked
                 .and_then(|()| bits.end())
-                .map_err(|bad| Wrong::Damaged(bad.told(self.scans, bits.at)))?;
+                .map_err(|bad| bad.told(self.scans, bits.at))?;
             (self.at, done) = (bits.at, next);
             if done == units {
                 break;
@@ -490,10 +498,10 @@ impl<'a> Walk<'a> {
                         marker - 0xD0
                     ));
                 }
-                _ => return damaged(Bad::Cut.told(self.scans, self.at)),
+                _ => return Err(Bad::Cut.told(self.scans, self.at)),
             }
             restarts = (restarts + 1) % 8;
-            bits = Bits::new(self.bytes, self.at);
+            bits = self.bits();
         }
         if let Some(number) = alone.filter(|_| band.start > 0) {
             frame.components[number].seen = seen;
@@ -699,9 +707,10 @@ fn step(symbol: u8, is_ac: bool, length: u32) -> u16 {
     (coefficients << 8 | (length + bits)) as u16
 }
 
-/// What entropy-coded data cannot be.
+/// What entropy-coded data cannot be, or that nobody wants to know any longer.
 #[derive(Clone, Copy, Debug)]
 enum Bad {
+    GivenUp,
     Code,
     Beyond,
     Run,
@@ -710,24 +719,25 @@ enum Bad {
 }
 
 impl Bad {
-    fn told(self, scan: usize, at: usize) -> String {
+    fn told(self, scan: usize, at: usize) -> Wrong {
         let what = match self {
+            Bad::GivenUp => return Wrong::GivenUp,
             Bad::Code => "a code that its table does not have",
             Bad::Beyond => "a coefficient outside its block",
             Bad::Run => "a run of blocks beyond its end",
-            Bad::Cut => return format!("scan {scan} ends before its last block, at byte {at}"),
-            Bad::Rest => {
-                return format!(
-                    "scan {scan} has bytes behind its last block, or one of its codes is wrong, before byte {at}"
-                );
+            Bad::Cut => {
+                let what = format!("scan {scan} ends before its last block, at byte {at}");
+                return Wrong::Damaged(what);
             }
+            Bad::Rest => "bytes behind its last block, or one of its codes is wrong",
         };
-        format!("scan {scan} has {what}, before byte {at}")
+        Wrong::Damaged(format!("scan {scan} has {what}, before byte {at}"))
     }
 }
 
 /// Bits of entropy-coded data up to a marker; behind that, zeros without end.
-struct Bits<'a> {
+struct Bits<'a, 'w> {
+    poll: Poll<'w>,
     bytes: &'a [u8],
     /// Of the next byte.
     at: usize,
@@ -739,9 +749,10 @@ struct Bits<'a> {
     made_up: u32,
 }
 
-impl<'a> Bits<'a> {
-    fn new(bytes: &'a [u8], at: usize) -> Bits<'a> {
+impl<'a, 'w> Bits<'a, 'w> {
+    fn new(bytes: &'a [u8], at: usize, poll: Poll<'w>) -> Bits<'a, 'w> {
         Bits {
+            poll,
             bytes,
             at,
             next: 0,
@@ -862,11 +873,13 @@ impl<'a> Bits<'a> {
         Ok((u32::from(symbol >> 4), u32::from(symbol & 15)))
     }
 
-    /// Whether all bits so far were there.
+    /// Whether all bits so far were there, and more are wanted.
     #[inline(always)]
-    fn check(&self) -> Result<(), Bad> {
+    fn check(&mut self) -> Result<(), Bad> {
         if self.made_up > self.count {
             Err(Bad::Cut)
+        } else if !self.poll.go_on(self.at) {
+            Err(Bad::GivenUp)
         } else {
             Ok(())
         }
@@ -1106,9 +1119,10 @@ mod tests {
     }
 
     fn outcome(bytes: &[u8], long_bytes: usize) -> Option<String> {
+        let wanted = Wanted::new(&|| true);
         let walk = Walk {
             long_bytes,
-            ..Walk::new(bytes, u64::MAX)
+            ..Walk::new(bytes, u64::MAX, &wanted)
         };
         walk.all().err().map(|wrong| format!("{wrong:?}"))
     }
@@ -1186,7 +1200,7 @@ mod tests {
         other = bytes.clone();
         other[frame + 4] = 12;
         assert!(told(&other).contains("12 bits a sample"));
-        let large = walk(&bytes, 40 * 30 * 3 - 1).unwrap_err();
+        let large = walk(&bytes, 40 * 30 * 3 - 1, &Wanted::new(&|| true)).unwrap_err();
         assert!(matches!(
             large,
             Wrong::TooLarge {
@@ -1205,9 +1219,12 @@ mod tests {
             let length = usize::from(u16::from_be_bytes([bare[at + 2], bare[at + 3]]));
             bare.drain(at..at + 2 + length);
         }
-        let found = walk(&bare, u64::MAX).unwrap();
-        assert!(found.lacks_tables && !walk(&bytes, u64::MAX).unwrap().lacks_tables);
+        let lacks_tables = |bytes: &[u8]| {
+            let wanted = Wanted::new(&|| true);
+            walk(bytes, u64::MAX, &wanted).unwrap().lacks_tables
+        };
+        assert!(lacks_tables(&bare) && !lacks_tables(&bytes));
         let whole = [&bare[..2], &usual_tables(), &bare[2..]].concat();
-        assert!(!walk(&whole, u64::MAX).unwrap().lacks_tables);
+        assert!(!lacks_tables(&whole));
     }
 }
