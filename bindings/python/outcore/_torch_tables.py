@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, NamedTuple, cast
 
@@ -32,7 +33,7 @@ class _Submitted(NamedTuple):
     pending: PendingLookUp
 
 
-class _OnTable(nn.Module):
+class _OnTable(nn.Module, ABC):
     """A module whose weight is a table on SSD, and no part of `state_dict` but for where it is and what shape it has. It is
     frozen unless the table is writable: then the optimizers of `outcore.torch` train it."""
 
@@ -83,12 +84,13 @@ class _OnTable(nn.Module):
         # The type of the memory is that of the tensor, whatever NumPy sees of it.
         return asked._replace(native=(*asked.native[:-1], DTYPES[self.dtype]))
 
+    @abstractmethod
     def _feature(self, *given: Any) -> _Asked:
-        raise NotImplementedError
+        """The look-up of a call's arguments."""
 
+    @abstractmethod
     def _order(self, ids: Tensor) -> npt.NDArray[np.int64] | None:
         """The order in which PyTorch adds gradients of a row up."""
-        raise NotImplementedError
 
     def _submit(self, given: tuple[Any, ...]) -> None:
         asked = self._feature(*given)

@@ -156,10 +156,7 @@ impl Tables {
         let mut call = Call::of(&asked)?;
         let work =
             move |set: &TableSet, go_on: &mut dyn FnMut() -> bool| call.look_up(set, time, go_on);
-        let pending = self.0.get()?.submit(work).map_err(to_python)?;
-        Ok(PendingLookUp(Owned::new(std::sync::Mutex::new(Some(
-            pending,
-        )))))
+        self.begin(work)
     }
 
     /// Reads rows ahead of their use, and returns when they are in memory; the time of their use.
@@ -175,10 +172,7 @@ impl Tables {
         let work = move |set: &TableSet, go_on: &mut dyn FnMut() -> bool| {
             set.load(&call.features(), go_on).map(|()| Vec::new())
         };
-        let pending = self.0.get()?.submit(work).map_err(to_python)?;
-        Ok(PendingLookUp(Owned::new(std::sync::Mutex::new(Some(
-            pending,
-        )))))
+        self.begin(work)
     }
 
     /// One step of an optimizer, with its learning rate, its decays, and what it adds to roots.
@@ -281,6 +275,20 @@ impl Tables {
     fn keep(&self, py: Python<'_>, table: usize, rows: PyReadonlyArray1<'_, u64>) -> PyResult<u64> {
         let (set, rows) = (self.0.get()?, rows.as_slice()?);
         interruptible(py, |go_on| set.keep(table, rows, go_on))
+    }
+}
+
+impl Tables {
+    /// Work on a thread of the set.
+    fn begin(
+        &self,
+        work: impl FnOnce(&TableSet, &mut dyn FnMut() -> bool) -> outcore::Result<Vec<Failure>>
+        + Send
+        + 'static,
+    ) -> PyResult<PendingLookUp> {
+        let pending = self.0.get()?.submit(work).map_err(to_python)?;
+        let taken = std::sync::Mutex::new(Some(pending));
+        Ok(PendingLookUp(Owned::new(taken)))
     }
 }
 
@@ -568,7 +576,7 @@ pub(crate) fn reuse_shares(
     }))
 }
 
-/// Writes a packed table.
+/// Writes a table, row by row.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct RowWriter(Owned<std::sync::Mutex<Option<TableWriter>>>);
 
@@ -588,11 +596,9 @@ impl RowWriter {
         let placement = placement
             .map(|slots| Ok::<_, PyErr>(slots.as_slice()?.to_vec()))
             .transpose()?;
-        let writer =
-            py.detach(|| TableWriter::create(session, &path, rows, dim, encoding, placement));
-        Ok(RowWriter(Owned::new(std::sync::Mutex::new(Some(
-            writer.map_err(to_python)?,
-        )))))
+        RowWriter::begin(py, || {
+            TableWriter::create(session, &path, rows, dim, encoding, placement)
+        })
     }
 
     /// Of a table that changes, for an optimizer perhaps.
@@ -613,12 +619,9 @@ impl RowWriter {
                     .map_err(|error| wrong(error.to_string()))
             })
             .transpose()?;
-        let writer = py.detach(|| {
+        RowWriter::begin(py, || {
             TableWriter::create_versioned(session, &path, rows, dim, encoding, optimizer.as_ref())
-        });
-        Ok(RowWriter(Owned::new(std::sync::Mutex::new(Some(
-            writer.map_err(to_python)?,
-        )))))
+        })
     }
 
     /// Appends rows of numbers.
@@ -659,6 +662,14 @@ impl RowWriter {
 }
 
 impl RowWriter {
+    fn begin(
+        py: Python<'_>,
+        create: impl FnOnce() -> outcore::Result<TableWriter> + Send,
+    ) -> PyResult<RowWriter> {
+        let writer = py.detach(create).map_err(to_python)?;
+        Ok(RowWriter(Owned::new(std::sync::Mutex::new(Some(writer)))))
+    }
+
     fn with(
         &self,
         py: Python<'_>,

@@ -81,7 +81,7 @@ CALLS = {
 LINES = 400_000_000
 """3.2 GB of offsets, which take seconds to look at."""
 LONG = (10_000_000, 4096)
-"""So many rows of a file of holes are as many tasks where memory is small, and take minutes to plan."""
+"""Shape of a file of holes. Where memory is small, each of its rows is a task, and the plan takes minutes."""
 
 
 def stored(

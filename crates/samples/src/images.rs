@@ -82,7 +82,7 @@ pub(super) enum Wrong {
         width: u64,
         needed: u64,
     },
-    /// Nobody wants it any longer.
+    /// The caller has cancelled the decoding.
     GivenUp,
 }
 

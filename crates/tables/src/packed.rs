@@ -247,16 +247,22 @@ pub(crate) fn parse_placement(
         .chunks_exact(4)
         .map(|slot| u32::from_le_bytes(slot.try_into().expect("four bytes")))
         .collect();
-    let mut seen = vec![false; rows as usize];
-    let is_permutation = slots.len() as u64 == rows
-        && slots.iter().all(|&slot| {
-            seen.get_mut(slot as usize)
-                .is_some_and(|seen| !std::mem::replace(seen, true))
-        });
-    match is_permutation {
+    match is_permutation(slots.iter().map(|&slot| u64::from(slot)), rows as usize) {
         true => Ok(slots),
         false => Err(wrong("two rows share a slot")),
     }
+}
+
+/// Whether these are all numbers below `count`, each once.
+pub(crate) fn is_permutation(numbers: impl ExactSizeIterator<Item = u64>, count: usize) -> bool {
+    let mut seen = vec![false; count];
+    let mut is_new = |number: u64| {
+        usize::try_from(number)
+            .ok()
+            .and_then(|number| seen.get_mut(number))
+            .is_some_and(|seen| !std::mem::replace(seen, true))
+    };
+    numbers.len() == count && { numbers }.all(&mut is_new)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use outcore_kernels::embedding::{Pooling, add_scaled};
 
 use crate::look_up::{Bagged, Bags, Feature};
 use crate::optimizer::Optimizer;
+use crate::packed::is_permutation;
 use crate::rewriting::rewrite;
 use crate::row_cache::NO_SLOT;
 use crate::served::{PANICKED, Served, Tables, served};
@@ -69,7 +70,10 @@ impl<'a> Gradients<'a> {
         };
         match gradient.order {
             None => (0..bagged.rows.len() as u32).for_each(put),
-            Some(order) if is_permutation(order, bagged.rows.len()) => {
+            // What is negative becomes larger than any number of members.
+            Some(order)
+                if is_permutation(order.iter().map(|&member| member as u64), bagged.rows.len()) =>
+            {
                 order.iter().for_each(|&member| put(member as u32));
             }
             Some(order) => {
@@ -112,17 +116,6 @@ impl<'a> Gradients<'a> {
             add_scaled(sum, factor, of_bag);
         }
     }
-}
-
-fn is_permutation(order: &[i64], count: usize) -> bool {
-    let mut seen = vec![false; count];
-    order.len() == count
-        && order.iter().all(|&member| {
-            usize::try_from(member)
-                .ok()
-                .and_then(|member| seen.get_mut(member))
-                .is_some_and(|seen| !std::mem::replace(seen, true))
-        })
 }
 
 impl TableSet {
@@ -228,8 +221,12 @@ impl TableSet {
     /// numbers.
     pub fn commit(&self, numbers: &[usize], go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u64>> {
         let tables = self.inner.service.tables();
+        // In one order, each once: what takes several locks takes them so.
+        let mut ordered = numbers.to_vec();
+        ordered.sort_unstable();
+        ordered.dedup();
         let of = |&number: &usize| written(&served(&tables, number)?.table);
-        let versioned = numbers
+        let versioned = ordered
             .iter()
             .map(of)
             .collect::<Result<Vec<&Versioned>>>()?;
@@ -237,8 +234,8 @@ impl TableSet {
             .iter()
             .map(|versioned| versioned.committing.lock().expect(PANICKED))
             .collect();
-        let mut steps = Vec::with_capacity(numbers.len());
-        for &number in numbers {
+        let mut steps = Vec::with_capacity(ordered.len());
+        for &number in &ordered {
             let mut step = Step::begin(self, &tables, number)?;
             step.write_changed(usize::MAX, go_on)?;
             steps.push(step);
@@ -251,24 +248,23 @@ impl TableSet {
             })
             .collect();
         drop(steps);
-        let mut committed = Vec::with_capacity(numbers.len());
+        let mut committed = BTreeMap::new();
         let mut failed = None;
-        for (next, versioned) in next.into_iter().zip(versioned) {
+        for ((next, versioned), &number) in next.into_iter().zip(versioned).zip(&ordered) {
             let outcome = match failed {
                 None => next.commit(),
                 Some(_) => Err(outcore_store::Error::Lost {
                     object: versioned.file.extent().name().to_owned(),
                 }),
             };
-            committed.push(next.number());
-            let mut writer = versioned.writer("the table")?;
-            writer.versions.settle(next, &outcome);
+            committed.insert(number, next.number());
+            versioned.writer().versions.settle(next, &outcome);
             if let Err(error) = outcome {
                 failed.get_or_insert(error);
             }
         }
         match failed {
-            None => Ok(committed),
+            None => Ok(numbers.iter().map(|number| committed[number]).collect()),
             Some(error) => Err(error.into()),
         }
     }
@@ -358,7 +354,7 @@ impl<'a> Step<'a> {
             number,
             versioned,
             _alone: gate.write().expect(PANICKED),
-            writer: versioned.writer(served.table.name())?,
+            writer: versioned.writer(),
         })
     }
 

@@ -125,11 +125,10 @@ impl Versioned {
 
     /// The version that was opened, or has been committed since.
     pub(crate) fn last_number(&self) -> u64 {
-        let of_writer = self
-            .writer
-            .as_ref()
-            .map(|writer| writer.locked().versions.number());
-        of_writer.unwrap_or(self.number)
+        match self.writer {
+            Some(_) => self.writer().versions.number(),
+            None => self.number,
+        }
     }
 
     /// The page that has a row, and where the row is in it.
@@ -165,12 +164,12 @@ impl Versioned {
 
     /// The writer's half.
     ///
-    /// # Errors
-    /// [`Error::Value`] for a table that was not opened for writing.
-    pub(crate) fn writer(&self, name: &str) -> Result<std::sync::MutexGuard<'_, Writer>> {
-        match &self.writer {
-            Some(writer) => Ok(writer.locked()),
-            None => Err(Error::value(format!("{name} was not opened for writing"))),
-        }
+    /// # Panics
+    /// Of a table that was not opened for writing.
+    pub(crate) fn writer(&self) -> std::sync::MutexGuard<'_, Writer> {
+        self.writer
+            .as_ref()
+            .expect("a table that is written")
+            .locked()
     }
 }

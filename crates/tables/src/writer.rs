@@ -10,7 +10,7 @@ use outcore_store::versions::VersionWriter;
 use outcore_store::{Folder, NewFolder, Unfinished, locate};
 
 use crate::optimizer::Optimizer;
-use crate::packed::{Layout, PAGE_BYTES, seal};
+use crate::packed::{Layout, PAGE_BYTES, is_permutation, seal};
 use crate::versioned::Description;
 
 const BLOCK_BYTES: usize = 1 << 20;
@@ -55,7 +55,7 @@ impl TableWriter {
         let name = path.display().to_string();
         let layout = layout_of(&name, rows, dim, encoding, 0, placement.is_some())?;
         if let Some(slots) = &placement
-            && (slots.len() as u64 != rows || !is_permutation(slots))
+            && !is_permutation(slots.iter().map(|&slot| u64::from(slot)), rows as usize)
         {
             return Err(Error::value(format!(
                 "{name}: a placement gives each of {rows} rows a slot of its own"
@@ -247,14 +247,6 @@ fn layout_of(
         Error::value(format!(
             "{name}: no table of {encoding} has {rows} rows of {dim}"
         ))
-    })
-}
-
-fn is_permutation(slots: &[u32]) -> bool {
-    let mut seen = vec![false; slots.len()];
-    slots.iter().all(|&slot| {
-        seen.get_mut(slot as usize)
-            .is_some_and(|seen| !std::mem::replace(seen, true))
     })
 }
 

@@ -1,10 +1,13 @@
 //! Look-ups against a plain model of them: all rows in memory, one bag after another.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use common::{Random, bits, session_with};
 use outcore_core::format::{npy, safetensors};
-use outcore_core::{DType, Error, Order, Session, Settings, WrapDevice};
+use outcore_core::{DType, Error, Order, Session, WrapDevice};
 use outcore_device::{Device, Faults, Faulty};
 use outcore_tables::{
     Bags, Failure, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, ScaleBias,
@@ -13,18 +16,6 @@ use outcore_tables::{
 
 fn session(folder: &Path) -> Session {
     session_with(folder, WrapDevice::default())
-}
-
-fn session_with(folder: &Path, wrap_device: WrapDevice) -> Session {
-    Session::new(Settings {
-        memory_bytes: Some(16 << 20),
-        scratch: Some(folder.join("scratch")),
-        allow_tmpfs_scratch: true,
-        threads: 2,
-        wrap_device,
-        ..Settings::default()
-    })
-    .unwrap()
 }
 
 fn element(row: u64, column: usize) -> f32 {
@@ -109,17 +100,7 @@ fn model(
     expected
 }
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
     /// Bags of skewed ids, some empty, some long.
     fn bags(&mut self, count: usize, rows: u64) -> Vec<Vec<i64>> {
         (0..count)
@@ -148,10 +129,6 @@ fn flat(bags: &[Vec<i64>]) -> (Vec<i64>, Vec<i64>) {
         ids.extend(bag);
     }
     (ids, offsets)
-}
-
-fn bits(numbers: &[f32]) -> Vec<u32> {
-    numbers.iter().map(|x| x.to_bits()).collect()
 }
 
 fn feature<'a>(

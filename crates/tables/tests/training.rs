@@ -1,8 +1,11 @@
 //! Training, updates and versions against a plain model of them: all rows in memory.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 
-use outcore_core::{Error, Session, Settings, WrapDevice};
+use common::{Random, bits, session_with};
+use outcore_core::{Error, Session, WrapDevice};
 use outcore_device::{Device, Faults, Faulty};
 use outcore_kernels::embedding::{RowUpdate, add_scaled};
 use outcore_tables::{
@@ -12,18 +15,6 @@ use outcore_tables::{
 
 const DIM: usize = 12;
 const ROWS: u64 = 3000;
-
-fn session(folder: &Path, wrap_device: WrapDevice) -> Session {
-    Session::new(Settings {
-        memory_bytes: Some(16 << 20),
-        scratch: Some(folder.join("scratch")),
-        allow_tmpfs_scratch: true,
-        threads: 2,
-        wrap_device,
-        ..Settings::default()
-    })
-    .unwrap()
-}
 
 fn element(row: u64, column: usize) -> f32 {
     ((row * 31 + column as u64 * 17) % 251) as f32 / 125.0 - 1.0
@@ -54,38 +45,28 @@ fn opened(session: &Session, path: &Path, for_writing: bool, cache_rows: u64) ->
     TableSet::new(session, vec![table], serving).unwrap()
 }
 
+/// Each row by itself.
+fn each(ids: &[i64]) -> Feature<'_> {
+    Feature {
+        table: 0,
+        ids: Ids::I64(ids),
+        bags: Bags::Each,
+        mode: Pooling::Sum,
+        weights: None,
+        padding: None,
+    }
+}
+
 /// All rows of a table.
 fn rows_of(set: &TableSet) -> Vec<f32> {
     let ids: Vec<i64> = (0..ROWS as i64).collect();
     let mut found = vec![0.0; ids.len() * DIM];
     let out = Out::of_f32(&mut found, ids.len(), DIM).unwrap();
-    let feature = Feature {
-        table: 0,
-        ids: Ids::I64(&ids),
-        bags: Bags::Each,
-        mode: Pooling::Sum,
-        weights: None,
-        padding: None,
-    };
-    let failed = set.look_up(&[feature], &mut [out], &mut || true).unwrap();
+    let failed = set
+        .look_up(&[each(&ids)], &mut [out], &mut || true)
+        .unwrap();
     assert!(failed.is_empty(), "{failed:?}");
     found
-}
-
-fn bits(numbers: &[f32]) -> Vec<u32> {
-    numbers.iter().map(|x| x.to_bits()).collect()
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
 }
 
 /// A batch: bags of three ids, half of them of few rows, and gradients of the bags.
@@ -188,7 +169,7 @@ const NAMES: [&str; 3] = ["sgd", "rowwise_adagrad", "adam"];
 #[test]
 fn training_has_the_bits_of_training_in_memory_with_any_cache() {
     let folder = tempfile::tempdir().unwrap();
-    let session = session(folder.path(), WrapDevice::default());
+    let session = session_with(folder.path(), WrapDevice::default());
     for (name, mode) in NAMES
         .into_iter()
         .zip([Pooling::Sum, Pooling::Mean, Pooling::Sum])
@@ -220,7 +201,7 @@ fn training_has_the_bits_of_training_in_memory_with_any_cache() {
                 );
                 // What was opened before has the version of then.
                 let reader = opened(&session, &path, false, 100);
-                assert_eq!(set.commit(&[0], &mut || true).unwrap(), [sitting + 1]);
+                assert_eq!(set.commit(&[0, 0], &mut || true).unwrap(), [sitting + 1; 2]);
                 let fresh = opened(&session, &path, false, 100);
                 assert_eq!(bits(&rows_of(&fresh)), bits(&model.rows));
                 assert!(bits(&rows_of(&reader)) != bits(&model.rows));
@@ -236,7 +217,7 @@ fn training_has_the_bits_of_training_in_memory_with_any_cache() {
 #[test]
 fn a_table_that_is_trained_serves_look_ups_of_other_threads() {
     let folder = tempfile::tempdir().unwrap();
-    let session = session(folder.path(), WrapDevice::default());
+    let session = session_with(folder.path(), WrapDevice::default());
     let path = folder.path().join("table");
     create(&session, &path, Some(&Optimizer::Sgd));
     let set = opened(&session, &path, true, 500);
@@ -244,14 +225,7 @@ fn a_table_that_is_trained_serves_look_ups_of_other_threads() {
     let ids: Vec<i64> = (0..ROWS as i64).collect();
     let gradient = vec![-1.0; ids.len() * DIM];
     let all = Gradient {
-        feature: Feature {
-            table: 0,
-            ids: Ids::I64(&ids),
-            bags: Bags::Each,
-            mode: Pooling::Sum,
-            weights: None,
-            padding: None,
-        },
+        feature: each(&ids),
         of_bags: &gradient,
         order: None,
     };
@@ -281,7 +255,7 @@ fn a_table_that_is_trained_serves_look_ups_of_other_threads() {
 #[test]
 fn updates_are_applied_once_and_readers_go_over_to_them() {
     let folder = tempfile::tempdir().unwrap();
-    let session = session(folder.path(), WrapDevice::default());
+    let session = session_with(folder.path(), WrapDevice::default());
     let path = folder.path().join("table");
     create(&session, &path, None);
     let reader = opened(&session, &path, false, 4000);
@@ -330,7 +304,7 @@ fn updates_are_applied_once_and_readers_go_over_to_them() {
 #[test]
 fn what_cannot_be_trained_is_told_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    let session = session(folder.path(), WrapDevice::default());
+    let session = session_with(folder.path(), WrapDevice::default());
     let path = folder.path().join("table");
     create(&session, &path, Some(&Optimizer::Sgd));
     let reader = opened(&session, &path, false, 100);
@@ -381,7 +355,7 @@ fn what_cannot_be_trained_is_told_by_name() {
 #[test]
 fn a_step_that_fails_leaves_the_table_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let good = session(folder.path(), WrapDevice::default());
+    let good = session_with(folder.path(), WrapDevice::default());
     let optimizer: Optimizer = "rowwise_adagrad".parse().unwrap();
     let (mut failures, mut seed) = (0, 0);
     for faults in [
@@ -414,7 +388,7 @@ fn a_step_that_fails_leaves_the_table_as_it_was() {
                 },
             )
         });
-        let bad = session(folder.path(), wrap);
+        let bad = session_with(folder.path(), wrap);
         let set = opened(&bad, &path, true, 200);
         let (mut model, mut random) = (Model::new(1), Random(seed));
         let mut is_full = false;

@@ -707,7 +707,7 @@ fn step(symbol: u8, is_ac: bool, length: u32) -> u16 {
     (coefficients << 8 | (length + bits)) as u16
 }
 
-/// What entropy-coded data cannot be, or that nobody wants to know any longer.
+/// What entropy-coded data cannot be, or that the caller has cancelled the walk.
 #[derive(Clone, Copy, Debug)]
 enum Bad {
     GivenUp,
