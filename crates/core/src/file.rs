@@ -579,7 +579,7 @@ fn read_first(object: &Object, count: u64) -> Result<Vec<u8>> {
     };
     let (device, count) = (object.device(), count.min(object.len()) as usize);
     let mut bytes =
-        Buf::anonymous(count.next_multiple_of(device.limits().block as usize)).map_err(failed)?;
+        Buf::anonymous(count.next_multiple_of(device.limits().sector as usize)).map_err(failed)?;
     read_now(&*device, &mut bytes, 0).map_err(failed)?;
     Ok(bytes[..count].to_vec())
 }

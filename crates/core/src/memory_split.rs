@@ -182,6 +182,22 @@ impl MemorySplit {
         self.moved_panel_bytes() / 2
     }
 
+    /// Bytes of a panel of rows that go into parts of scratch, and of a part: three tasks are under
+    /// way, each with a panel and its chunks or a part and its rows.
+    pub fn scattered_panel_bytes(&self) -> u64 {
+        self.free() / 6
+    }
+
+    /// The same where chunks are not whole blocks of a file, which takes up to half as much again.
+    pub fn padded_panel_bytes(&self) -> u64 {
+        self.free() / 8
+    }
+
+    /// Bytes of what tells where such chunks are.
+    pub fn places_bytes(&self) -> u64 {
+        self.free() / 16
+    }
+
     /// Bytes that the blocks of a product of dense matrices take together, where a task holds
     /// `scratch_bytes`: the engine keeps scratch for two tasks, or a twelfth, and a sixteenth for
     /// shared sectors, and of the rest a sixth for blocks on their way.
@@ -216,6 +232,11 @@ impl MemorySplit {
         self.budget / 4
     }
 
+    /// The same of the memory that is free now.
+    pub fn free_collected_bytes(&self) -> u64 {
+        self.free() / 4
+    }
+
     /// Bytes of a step of what is written as it comes in, or of the plan of such steps.
     pub fn step_bytes(&self) -> u64 {
         self.budget / 64
@@ -245,6 +266,11 @@ impl MemorySplit {
     /// Bytes of a block of what is moved in order, one of some thirty: a page at least, and `most`.
     pub fn block_bytes(&self, most: u64) -> u64 {
         (self.free() / 32).clamp(4096, most)
+    }
+
+    /// The same of one of several streams that are open at a time, a power of two.
+    pub fn side_block_bytes(&self, least: u64, most: u64) -> u64 {
+        (self.free() / 128).next_power_of_two().clamp(least, most)
     }
 }
 

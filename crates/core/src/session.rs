@@ -468,7 +468,7 @@ impl Session {
             name,
             len,
             limits.unwrap_or(Limits {
-                block: FILE_BLOCK_BYTES as u32,
+                sector: FILE_BLOCK_BYTES as u32,
                 max_transfer: 1 << 30,
             }),
         )

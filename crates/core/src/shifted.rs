@@ -42,7 +42,7 @@ impl Shifted {
 
     /// Whole sectors around some bytes of the file, and memory for them.
     fn around(&self, start: u64, end: u64) -> io::Result<(u64, Buf)> {
-        let block = u64::from(self.inner.limits().block);
+        let block = u64::from(self.inner.limits().sector);
         let from = start / block * block;
         Ok((
             from,
@@ -58,12 +58,12 @@ impl Device for Shifted {
 
     fn limits(&self) -> Limits {
         let Limits {
-            block,
+            sector,
             max_transfer,
         } = self.inner.limits();
         Limits {
-            block,
-            max_transfer: max_transfer.min(MOST_BYTES).max(block as usize),
+            sector,
+            max_transfer: max_transfer.min(MOST_BYTES).max(sector as usize),
         }
     }
 
@@ -101,7 +101,7 @@ impl Blocking for Shifted {
         if there > 0 {
             let _one = self.writing.locked();
             let (from, mut buf) = self.around(start, end)?;
-            let (block, bytes) = (self.inner.limits().block as usize, buf.len());
+            let (block, bytes) = (self.inner.limits().sector as usize, buf.len());
             let skipped = (start - from) as usize;
             if skipped > 0 {
                 read_now(&*self.inner, &mut buf[..block], from)?;
@@ -147,7 +147,7 @@ mod tests {
             len in 1_usize..5000, by in 1_u64..8, block in prop::sample::select(vec![512_u64, 1024]),
             first in 0_u64..10, count in 1_u64..10, write: bool,
         ) {
-            let medium = Arc::new(MemoryDevice::with_block("medium", len as u64, block as u32));
+            let medium = Arc::new(MemoryDevice::with_sector("medium", len as u64, block as u32));
             let mut model = bytes(len, 1);
             let mut padded = model.clone();
             padded.resize(len.next_multiple_of(block as usize), 0);

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 pub struct Limits {
     /// Offsets, lengths and memory addresses must be multiples of this power of two. 1 means no
     /// constraint.
-    pub block: u32,
+    pub sector: u32,
     /// The most bytes that one transfer moves. Drivers cut longer requests by themselves.
     pub max_transfer: usize,
 }
@@ -19,7 +19,7 @@ pub trait Device: Send + Sync + 'static {
     fn name(&self) -> &str;
     /// Constraints on requests. Constant for the life of the device.
     fn limits(&self) -> Limits;
-    /// Length in bytes. Requests may run past the end by less than one block: a read returns zeros
+    /// Length in bytes. Requests may run past the end by less than one sector: a read returns zeros
     /// there, and the owner of the device truncates what a write leaves there.
     fn len(&self) -> u64;
     /// Whether there is no byte at all.
@@ -42,7 +42,7 @@ pub enum Route<'a> {
 
 /// A device reached by calls that may block. They are made from several threads at once.
 ///
-/// Transfers may be short, as in POSIX: the driver continues them, at a multiple of the block. A
+/// Transfers may be short, as in POSIX: the driver continues them, at a multiple of the sector. A
 /// transfer of 0 bytes means that nothing more can be moved.
 pub trait Blocking: Send + Sync {
     /// Reads at `offset` into `destination` and returns the number of bytes read.

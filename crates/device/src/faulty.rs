@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Media tear writes at sectors, even if the device has no block of its own.
+/// Media tear writes at sectors, even if the device has no sector of its own.
 const SECTOR_BYTES: usize = 512;
 
 /// Longest time for which an operation is held back to let others pass.
@@ -178,7 +178,7 @@ impl Faulty {
         if faults.fail_nth == Some(state.log.len() as u64) {
             return Some(Fault::Error);
         }
-        let unit = self.inner.limits().block as usize;
+        let unit = self.inner.limits().sector as usize;
         let fault = match op {
             OpKind::Read if chance.falls(faults.read_error) => Some(Fault::Error),
             OpKind::Write if chance.falls(faults.write_error) => Some(Fault::Error),
@@ -186,7 +186,7 @@ impl Faulty {
                 let sector = unit.max(SECTOR_BYTES);
                 Some(Fault::Torn(chance.below(len / sector + 1) * sector))
             }
-            // At least one block moves and at least one does not.
+            // At least one sector moves and at least one does not.
             OpKind::Read | OpKind::Write if len > unit && chance.falls(faults.short) => {
                 Some(Fault::Short((1 + chance.below(len / unit - 1)) * unit))
             }
@@ -358,7 +358,7 @@ mod tests {
     use crate::MemoryDevice;
 
     fn device(faults: Faults) -> (Arc<MemoryDevice>, Arc<Faulty>) {
-        let inner = Arc::new(MemoryDevice::with_block("medium", 1 << 20, 512));
+        let inner = Arc::new(MemoryDevice::with_sector("medium", 1 << 20, 512));
         (Arc::clone(&inner), Faulty::new(inner, faults))
     }
 

@@ -36,7 +36,7 @@ pub struct FileDevice {
     name: String,
     len: AtomicU64,
     direct: bool,
-    block: u32,
+    sector: u32,
 }
 
 /// An open file, and the owner that closes it, if it has one.
@@ -114,8 +114,8 @@ impl FileDevice {
         }
         // The metadata of a block device reports a length of 0; seeking to its end does not.
         let len = file.seek(SeekFrom::End(0))?;
-        let block = direct::switch_on(&file, mode)?;
-        let direct = block.is_some();
+        let sector = direct::switch_on(&file, mode)?;
+        let direct = sector.is_some();
         if direct && let Mode::Create(len) = mode {
             direct::allocate(&file, len)?;
         }
@@ -131,7 +131,7 @@ impl FileDevice {
             name,
             len: AtomicU64::new(len),
             direct,
-            block: block.unwrap_or(1),
+            sector: sector.unwrap_or(1),
         })
     }
 
@@ -194,7 +194,7 @@ impl Device for FileDevice {
 
     fn limits(&self) -> Limits {
         Limits {
-            block: self.block,
+            sector: self.sector,
             max_transfer: MAX_TRANSFER_BYTES,
         }
     }
@@ -245,13 +245,13 @@ mod direct {
     use std::fs::File;
     use std::io;
 
-    /// Safe if the true block is unknown: no medium in use has larger ones.
+    /// Safe if the true sector is unknown: no medium in use has larger ones.
     const LARGEST_BLOCK: u32 = 4096;
 
-    /// Switches direct I/O on and returns its block, or `None` if the file system refuses it.
+    /// Switches direct I/O on and returns its sector, or `None` if the file system refuses it.
     pub(super) fn switch_on(file: &File, mode: Mode) -> io::Result<Option<u32>> {
         let flags = fcntl_getfl(file)?;
-        let block = match stated_block(file) {
+        let sector = match stated_sector(file) {
             Some(0) => return Ok(None),
             stated => stated,
         };
@@ -259,26 +259,26 @@ mod direct {
             return Ok(None);
         }
         // Some file systems accept the flag and refuse the transfer, so one is tried.
-        let candidates = match (block, mode) {
-            (Some(block), _) => vec![block],
+        let candidates = match (sector, mode) {
+            (Some(sector), _) => vec![sector],
             // A file opened for reading holds its bytes already, so a read of 512 shows whether 512
             // works.
             (None, Mode::Read) => vec![512, LARGEST_BLOCK],
             // In a hole, a small read succeeds even if a small write would not.
             (None, _) => vec![LARGEST_BLOCK],
         };
-        for block in candidates {
-            if reads_directly(file, block)? {
-                return Ok(Some(block));
+        for sector in candidates {
+            if reads_directly(file, sector)? {
+                return Ok(Some(sector));
             }
         }
         fcntl_setfl(file, flags)?;
         Ok(None)
     }
 
-    /// The block that `statx` reports (Linux 6.1 and later): 0 if there is no direct I/O, `None` if
+    /// The sector that `statx` reports (Linux 6.1 and later): 0 if there is no direct I/O, `None` if
     /// it does not report one.
-    fn stated_block(file: &File) -> Option<u32> {
+    fn stated_sector(file: &File) -> Option<u32> {
         let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
         if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
             return None;
@@ -287,8 +287,8 @@ mod direct {
         if memory == 0 || offset == 0 {
             return Some(0);
         }
-        let block = memory.max(offset);
-        Some(if block.is_power_of_two() { block } else { 0 })
+        let sector = memory.max(offset);
+        Some(if sector.is_power_of_two() { sector } else { 0 })
     }
 
     /// Whether the file system is in memory. Newer kernels accept direct I/O there and still serve
@@ -300,8 +300,8 @@ mod direct {
             .is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
     }
 
-    fn reads_directly(file: &File, block: u32) -> io::Result<bool> {
-        let mut buf = Buf::anonymous(block as usize)?;
+    fn reads_directly(file: &File, sector: u32) -> io::Result<bool> {
+        let mut buf = Buf::anonymous(sector as usize)?;
         Ok(rustix::io::pread(file, &mut buf[..], 0).is_ok())
     }
 

@@ -30,7 +30,7 @@ struct Job {
     request: Request,
     descriptor: RawFd,
     kind: OpKind,
-    block: u32,
+    sector: u32,
     /// Length of the longest flight.
     part: usize,
     /// Offset at which the next flight begins.
@@ -144,8 +144,8 @@ impl Flights {
             request,
             descriptor,
             kind,
-            block: limits.block,
-            part: limits.max_transfer.min(MAX_FLIGHT_BYTES) & !(limits.block as usize - 1),
+            sector: limits.sector,
+            part: limits.max_transfer.min(MAX_FLIGHT_BYTES) & !(limits.sector as usize - 1),
             next: 0,
             len,
             needed,
@@ -153,7 +153,7 @@ impl Flights {
             error: None,
             grounded: false,
         };
-        job.part = job.part.max(limits.block as usize);
+        job.part = job.part.max(limits.sector as usize);
         if needed == 0 || nothing_to_discard {
             return Admission::Done(job.complete());
         }
@@ -330,7 +330,7 @@ fn outcome(job: &Job, flight: &mut Flight, result: i32) -> io::Result<Option<usi
                 flight.position,
                 result as usize,
                 needed,
-                job.block,
+                job.sector,
             )
         }
         _ => Ok(None),

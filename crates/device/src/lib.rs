@@ -1,6 +1,6 @@
 //! Bytes to and from hardware.
 //!
-//! A [`Device`] is an address space with limits: a block that offsets, lengths and addresses are
+//! A [`Device`] is an address space with limits: a sector that offsets, lengths and addresses are
 //! multiples of, and a largest transfer. A [`Driver`] carries requests to many devices at once. It
 //! takes whole batches, never blocks when it takes them, and hands back one [`Completion`] for
 //! each, in whatever order the hardware finishes.

@@ -9,33 +9,33 @@ use std::sync::{PoisonError, RwLock};
 pub struct MemoryDevice {
     name: String,
     len: u64,
-    block: u32,
-    /// Whole blocks, so that a transfer may run past the end by less than a block.
+    sector: u32,
+    /// Whole sectors, so that a transfer may run past the end by less than a sector.
     bytes: RwLock<Vec<u8>>,
 }
 
 impl MemoryDevice {
     /// A device of `len` zero bytes without constraints on its requests.
     pub fn new(name: impl Into<String>, len: u64) -> MemoryDevice {
-        MemoryDevice::with_block(name, len, 1)
+        MemoryDevice::with_sector(name, len, 1)
     }
 
-    /// As [`new`](MemoryDevice::new), with requests restricted to multiples of `block`, as on
+    /// As [`new`](MemoryDevice::new), with requests restricted to multiples of `sector`, as on
     /// hardware.
     ///
     /// # Panics
-    /// If `block` is not a power of two or the memory cannot be allocated.
-    pub fn with_block(name: impl Into<String>, len: u64, block: u32) -> MemoryDevice {
+    /// If `sector` is not a power of two or the memory cannot be allocated.
+    pub fn with_sector(name: impl Into<String>, len: u64, sector: u32) -> MemoryDevice {
         assert!(
-            block.is_power_of_two(),
-            "block {block} is not a power of two"
+            sector.is_power_of_two(),
+            "sector {sector} is not a power of two"
         );
         let room =
-            usize::try_from(len.next_multiple_of(block.into())).expect("fits the address space");
+            usize::try_from(len.next_multiple_of(sector.into())).expect("fits the address space");
         MemoryDevice {
             name: name.into(),
             len,
-            block,
+            sector,
             bytes: RwLock::new(vec![0; room]),
         }
     }
@@ -45,7 +45,7 @@ impl MemoryDevice {
         MemoryDevice {
             name: name.into(),
             len: bytes.len() as u64,
-            block: 1,
+            sector: 1,
             bytes: RwLock::new(bytes),
         }
     }
@@ -69,7 +69,7 @@ impl Device for MemoryDevice {
     }
     fn limits(&self) -> Limits {
         Limits {
-            block: self.block,
+            sector: self.sector,
             max_transfer: usize::MAX,
         }
     }

@@ -129,13 +129,13 @@ impl Request {
             Op::Flush | Op::Offload { .. } => return Ok(()),
         };
         let len = self.op.len();
-        let block = u64::from(self.device.limits().block);
+        let sector = u64::from(self.device.limits().sector);
         if len == 0 {
             return Ok(());
         }
-        if (address | self.offset | len) & (block - 1) != 0 {
+        if (address | self.offset | len) & (sector - 1) != 0 {
             return Err(invalid(format!(
-                "address, offset and length must be multiples of {block}"
+                "address, offset and length must be multiples of {sector}"
             )));
         }
         let end = self
@@ -143,7 +143,7 @@ impl Request {
             .checked_add(len)
             .ok_or_else(|| invalid("offset overflows".to_owned()))?;
         let device_len = self.device.len();
-        if end > device_len && end > device_len.next_multiple_of(block) {
+        if end > device_len && end > device_len.next_multiple_of(sector) {
             return Err(invalid(format!(
                 "runs past the end, which is at {device_len}"
             )));

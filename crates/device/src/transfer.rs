@@ -2,7 +2,7 @@
 //!
 //! Invariant: a request is complete when every byte up to `needed` was moved; the bytes of a read
 //! behind that (past the end of the device) are zeroed. Each continuation starts at a multiple of
-//! the block and beyond the previous one, so a transfer ends or makes progress.
+//! the sector and beyond the previous one, so a transfer ends or makes progress.
 
 use crate::{Device, Op, OpKind, Request, Route};
 use std::io;
@@ -15,15 +15,15 @@ pub(crate) fn advance(
     position: usize,
     moved: usize,
     needed: usize,
-    block: u32,
+    sector: u32,
 ) -> io::Result<Option<usize>> {
     let reached = position + moved;
     if reached >= needed {
         return Ok(None);
     }
-    // A short transfer may end inside a block; direct I/O can continue only from the start of the
-    // block.
-    let next = reached & !(block as usize - 1);
+    // A short transfer may end inside a sector; direct I/O can continue only from the start of the
+    // sector.
+    let next = reached & !(sector as usize - 1);
     if next > position {
         return Ok(Some(next));
     }
@@ -85,7 +85,7 @@ fn move_all(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             moved => moved?,
         };
-        match advance(kind, position, moved, needed, limits.block)? {
+        match advance(kind, position, moved, needed, limits.sector)? {
             Some(next) => position = next,
             None => break,
         }
@@ -93,7 +93,7 @@ fn move_all(
     Ok(())
 }
 
-/// Reads on this thread with blocking calls. Offset, length and address are multiples of the block
+/// Reads on this thread with blocking calls. Offset, length and address are multiples of the sector
 /// of the device; bytes past its end read as zero.
 ///
 /// # Errors

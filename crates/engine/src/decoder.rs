@@ -35,9 +35,10 @@ const PART_BYTES: usize = 4096;
 
 impl Decoder {
     /// The layouts of a region's block: of what is loaded, and of what tasks find.
-    pub(crate) fn layouts(&self, region: &Region, block: u64) -> [Layout; 2] {
-        let stored = region.layout(block);
-        let ahead = ((self.factor as u64 - 1) * region.bytes()).next_multiple_of(block) as usize;
+    pub(crate) fn layouts(&self, region: &Region, sector_bytes: u64) -> [Layout; 2] {
+        let stored = region.layout(sector_bytes);
+        let ahead =
+            ((self.factor as u64 - 1) * region.bytes()).next_multiple_of(sector_bytes) as usize;
         let loaded = Layout {
             lead: stored.lead + ahead,
             bytes: stored.bytes + ahead,

@@ -16,14 +16,14 @@ use crate::region::{ExtentRef, Region};
 pub(crate) struct Coverage {
     known: BTreeMap<(ExtentRef, u64), Sector>,
     /// Bytes of the sectors of each extent.
-    blocks: BTreeMap<ExtentRef, u64>,
+    sector_bytes: BTreeMap<ExtentRef, u64>,
     /// Number of sectors inspected to find those of a region.
     #[cfg(test)]
     pub(crate) looked_at: std::cell::Cell<u64>,
 }
 
 struct Sector {
-    block: u32,
+    sector_bytes: u32,
     ranges: Vec<Range<u32>>,
 }
 
@@ -33,19 +33,19 @@ impl Coverage {
         &mut self,
         extent: ExtentRef,
         sector: u64,
-        block: u32,
+        sector_bytes: u32,
         range: Range<u32>,
     ) -> bool {
-        self.blocks.insert(extent, u64::from(block));
+        self.sector_bytes.insert(extent, u64::from(sector_bytes));
         let entry = self
             .known
             .entry((extent, sector))
             .or_insert_with(|| Sector {
-                block,
+                sector_bytes,
                 ranges: Vec::new(),
             });
         insert(&mut entry.ranges, range);
-        let whole = matches!(entry.ranges.as_slice(), [all] if *all == (0..block));
+        let whole = matches!(entry.ranges.as_slice(), [all] if *all == (0..sector_bytes));
         if whole {
             self.known.remove(&(extent, sector));
         }
@@ -53,16 +53,21 @@ impl Coverage {
     }
 
     /// Bytes that storing a region writes at once, including the sectors that it completes.
-    pub(crate) fn store(&mut self, region: Region, block: u64, extent_bytes: u64) -> u64 {
+    pub(crate) fn store(&mut self, region: Region, sector_bytes: u64, extent_bytes: u64) -> u64 {
         region
             .runs()
             .map(|run| {
-                let split = split(&run, block, extent_bytes);
+                let split = split(&run, sector_bytes, extent_bytes);
                 let direct = split.direct.end - split.direct.start;
                 let completed = split.edges.into_iter().flatten().filter(|edge| {
-                    self.add(region.extent, edge.sector, block as u32, edge.range.clone())
+                    self.add(
+                        region.extent,
+                        edge.sector,
+                        sector_bytes as u32,
+                        edge.range.clone(),
+                    )
                 });
-                direct + completed.count() as u64 * block
+                direct + completed.count() as u64 * sector_bytes
             })
             .sum()
     }
@@ -71,14 +76,14 @@ impl Coverage {
     pub(crate) fn incomplete_bytes(&self) -> u64 {
         self.known
             .values()
-            .map(|sector| u64::from(sector.block))
+            .map(|sector| u64::from(sector.sector_bytes))
             .sum()
     }
 
     /// The sectors with known bytes of a region, in order.
     pub(crate) fn touching(&self, region: &Region) -> Vec<(ExtentRef, u64)> {
-        let Some(&block) = self
-            .blocks
+        let Some(&sector_bytes) = self
+            .sector_bytes
             .get(&region.extent)
             .filter(|_| !self.known.is_empty() && !region.is_empty())
         else {
@@ -90,8 +95,8 @@ impl Coverage {
         };
         let mut keys = Vec::new();
         for span in spans {
-            let sectors =
-                (region.extent, span.start / block)..=(region.extent, (span.end - 1) / block);
+            let sectors = (region.extent, span.start / sector_bytes)
+                ..=(region.extent, (span.end - 1) / sector_bytes);
             let near = self
                 .known
                 .range(sectors)
@@ -106,7 +111,7 @@ impl Coverage {
     fn has_bytes_of(&self, number: u64, sector: &Sector, region: &Region) -> bool {
         #[cfg(test)]
         self.looked_at.set(self.looked_at.get() + 1);
-        let base = number * u64::from(sector.block);
+        let base = number * u64::from(sector.sector_bytes);
         sector.ranges.iter().any(|range| {
             region.touches(&(base + u64::from(range.start)..base + u64::from(range.end)))
         })
@@ -118,7 +123,7 @@ impl Coverage {
         let keys = self.touching(region);
         keys.iter()
             .filter_map(|key| self.known.remove(key))
-            .map(|sector| u64::from(sector.block))
+            .map(|sector| u64::from(sector.sector_bytes))
             .sum()
     }
 
@@ -153,20 +158,20 @@ pub(crate) struct Edge {
     pub(crate) bytes: Range<u64>,
 }
 
-/// Cuts a run. Bytes behind the end of the extent belong to no block, so the last sector counts as
+/// Cuts a run. Bytes behind the end of the extent belong to no sector, so the last sector counts as
 /// covered to its end.
-pub(crate) fn split(run: &Range<u64>, block: u64, extent_bytes: u64) -> Split {
-    let start = run.start.next_multiple_of(block);
+pub(crate) fn split(run: &Range<u64>, sector_bytes: u64, extent_bytes: u64) -> Split {
+    let start = run.start.next_multiple_of(sector_bytes);
     let end = if run.end == extent_bytes {
-        run.end.next_multiple_of(block)
+        run.end.next_multiple_of(sector_bytes)
     } else {
-        run.end / block * block
+        run.end / sector_bytes * sector_bytes
     };
     let edge = |bytes: Range<u64>| {
-        let sector = bytes.start / block;
-        let base = sector * block;
+        let sector = bytes.start / sector_bytes;
+        let base = sector * sector_bytes;
         let until = if bytes.end == extent_bytes {
-            block
+            sector_bytes
         } else {
             bytes.end - base
         };
@@ -197,20 +202,20 @@ mod tests {
     proptest! {
         #[test]
         fn a_split_covers_its_run_once(start in 0u64..200, length in 0u64..200, behind in 0u64..3, power in 0u32..6) {
-            let block = 1u64 << power;
+            let sector_bytes = 1u64 << power;
             let run = start..start + length;
-            let split = split(&run, block, run.end + behind);
+            let split = split(&run, sector_bytes, run.end + behind);
             let direct: Vec<u64> = split.direct.clone().filter(|byte| run.contains(byte)).collect();
             let edges = split.edges.iter().flatten().flat_map(|edge| edge.bytes.clone());
             let mut all: Vec<u64> = direct.into_iter().chain(edges).collect();
             all.sort_unstable();
             prop_assert_eq!(all, run.clone().collect::<Vec<_>>());
-            prop_assert_eq!(split.direct.start % block, 0);
-            prop_assert_eq!(split.direct.end % block, 0);
+            prop_assert_eq!(split.direct.start % sector_bytes, 0);
+            prop_assert_eq!(split.direct.end % sector_bytes, 0);
             for edge in split.edges.iter().flatten() {
-                prop_assert_eq!(edge.bytes.start, edge.sector * block + u64::from(edge.range.start));
-                prop_assert!(u64::from(edge.range.end) <= block && edge.range.start < edge.range.end);
-                let last = if behind == 0 && edge.bytes.end == run.end { block } else { edge.bytes.end - edge.sector * block };
+                prop_assert_eq!(edge.bytes.start, edge.sector * sector_bytes + u64::from(edge.range.start));
+                prop_assert!(u64::from(edge.range.end) <= sector_bytes && edge.range.start < edge.range.end);
+                let last = if behind == 0 && edge.bytes.end == run.end { sector_bytes } else { edge.bytes.end - edge.sector * sector_bytes };
                 prop_assert_eq!(u64::from(edge.range.end), last);
             }
         }

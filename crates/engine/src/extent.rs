@@ -185,7 +185,7 @@ impl Extent {
     }
 
     /// The unit of transfer, bytes.
-    pub fn block(&self) -> u32 {
-        self.0.device.limits().block
+    pub fn sector(&self) -> u32 {
+        self.0.device.limits().sector
     }
 }

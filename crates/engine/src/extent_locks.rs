@@ -84,7 +84,7 @@ impl Claim {
         write: bool,
         bytes: impl Iterator<Item = Range<u64>>,
     ) -> Claim {
-        let sector = u64::from(extent.block());
+        let sector = u64::from(extent.sector());
         let whole =
             |bytes: Range<u64>| bytes.start / sector * sector..bytes.end.next_multiple_of(sector);
         let mut all: Vec<Range<u64>> = bytes.filter(|bytes| !bytes.is_empty()).map(whole).collect();
@@ -369,7 +369,7 @@ mod tests {
     const SECTOR: u64 = 512;
 
     fn extent() -> Extent {
-        let device = MemoryDevice::with_block("memory", 100 * SECTOR, SECTOR as u32);
+        let device = MemoryDevice::with_sector("memory", 100 * SECTOR, SECTOR as u32);
         Extent::new("memory", Arc::new(device))
     }
 

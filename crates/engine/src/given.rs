@@ -75,7 +75,7 @@ impl<'a> Placement<'a> {
 
     fn place(&mut self, part: Part<'a>, address: usize) {
         let Part { item, at } = part;
-        let unit = u64::from(item.extent.block());
+        let unit = u64::from(item.extent.sector());
         let end = item.offset + item.len as u64;
         let (from, to) = (item.offset.next_multiple_of(unit), end / unit * unit);
         let is_alike = (address + at) as u64 % unit == item.offset % unit;
@@ -308,7 +308,7 @@ mod tests {
             power in 0u32..10, address in 0usize..2000,
         ) {
             let block = 1 << power;
-            let device = Arc::new(MemoryDevice::with_block("memory", 100_000, block));
+            let device = Arc::new(MemoryDevice::with_sector("memory", 100_000, block));
             let extent = Extent::new("memory", device);
             let mut items: Vec<Item<'_>> = Vec::new();
             for (offset, len, follows) in wanted {

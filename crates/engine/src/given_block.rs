@@ -301,7 +301,7 @@ impl Geometry {
         };
         Ok(Geometry::of(
             region,
-            area.block(),
+            area.sector(),
             layout,
             memory.as_ptr() as u64,
         ))

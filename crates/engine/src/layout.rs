@@ -173,7 +173,7 @@ impl Layout {
         let extent = &self.extents[key.extent as usize];
         let unit = unit(extent);
         let from = key.offset / unit * unit;
-        let readable = extent.len().next_multiple_of(u64::from(extent.block()));
+        let readable = extent.len().next_multiple_of(u64::from(extent.sector()));
         let to = (key.offset + len).next_multiple_of(unit).min(readable);
         let joins = self.reads.last().is_some_and(|read| {
             let end = read.offset + read.len as u64;
@@ -235,7 +235,7 @@ impl Layout {
 }
 
 fn unit(extent: &Extent) -> u64 {
-    u64::from(extent.block()).max(ALIGN)
+    u64::from(extent.sector()).max(ALIGN)
 }
 
 fn sorted(items: &[Item<'_>]) -> Result<(Vec<Extent>, Vec<Key>)> {
@@ -284,11 +284,11 @@ mod tests {
 
     use super::*;
 
-    fn extents(lengths: &[u64], block: u32) -> Vec<Extent> {
+    fn extents(lengths: &[u64], sector: u32) -> Vec<Extent> {
         let extent = |&len: &u64| {
             Extent::new(
                 "memory",
-                Arc::new(MemoryDevice::with_block("memory", len, block)),
+                Arc::new(MemoryDevice::with_sector("memory", len, sector)),
             )
         };
         lengths.iter().map(extent).collect()

@@ -269,9 +269,9 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    pub(crate) fn block(&self) -> u64 {
+    pub(crate) fn sector(&self) -> u64 {
         match &self.backing {
-            Backing::Device(extent) => u64::from(extent.block()),
+            Backing::Device(extent) => u64::from(extent.sector()),
             _ => 1,
         }
     }

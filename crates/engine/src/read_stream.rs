@@ -501,7 +501,7 @@ impl Reader {
                 break;
             }
             let (extent, range) = &self.parts[self.part];
-            let unit = u64::from(extent.block());
+            let unit = u64::from(extent.sector());
             let end = range.end.min(self.position + self.block_bytes as u64);
             let from = self.position / unit * unit;
             let lead = (self.position - from) as usize;

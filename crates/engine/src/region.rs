@@ -7,7 +7,7 @@
 //!   |<- row_bytes ->|.....|<- row_bytes ->|.....|<- row_bytes ->|
 //! ```
 //!
-//! In memory every byte keeps its address modulo the device's block, so that any region, however
+//! In memory every byte keeps its address modulo the device's sector, so that any region, however
 //! unaligned, is read straight into place: the sectors around a row land around it, and rows are
 //! far enough apart that no two share a sector. The distance between rows is congruent to the
 //! stride on the device, so kernels see one constant leading dimension.
@@ -193,10 +193,10 @@ impl Region {
         row < self.rows && self.offset + row * self.stride < run.end
     }
 
-    /// Layout of the region in a frame, for a device that transfers multiples of `block` bytes.
-    pub fn layout(&self, block: u64) -> Layout {
-        let lead = self.offset % block;
-        let apart = self.pitch_apart(block);
+    /// Layout of the region in a frame, for a device that transfers multiples of `sector_bytes` bytes.
+    pub fn layout(&self, sector_bytes: u64) -> Layout {
+        let lead = self.offset % sector_bytes;
+        let apart = self.pitch_apart(sector_bytes);
         let spanned = self.rows <= 1 || self.is_dense(apart);
         let pitch = if spanned { self.stride } else { apart };
         let reach = if self.is_empty() {
@@ -207,31 +207,31 @@ impl Region {
         Layout {
             lead: lead as usize,
             pitch: pitch as usize,
-            bytes: reach.next_multiple_of(block) as usize,
+            bytes: reach.next_multiple_of(sector_bytes) as usize,
             spanned,
         }
     }
 
     /// Bytes of budget for holding the region in memory: its frame, with padding and the gaps that
     /// are read.
-    pub fn frame_bytes(&self, block: u64) -> u64 {
-        frame_bytes(self.layout(block).bytes)
+    pub fn frame_bytes(&self, sector_bytes: u64) -> u64 {
+        frame_bytes(self.layout(sector_bytes).bytes)
     }
 
     /// As [`frame_bytes`](Region::frame_bytes), of a region that is decoded.
-    pub fn decoded_frame_bytes(&self, block: u64, decoder: &Decoder) -> u64 {
-        let [loaded, _] = decoder.layouts(self, block);
+    pub fn decoded_frame_bytes(&self, sector_bytes: u64, decoder: &Decoder) -> u64 {
+        let [loaded, _] = decoder.layouts(self, sector_bytes);
         frame_bytes(loaded.bytes)
     }
 
     /// Distance in a frame between rows that are read one by one: no two may share a sector.
-    fn pitch_apart(&self, block: u64) -> u64 {
-        if (self.offset | self.stride | self.row_bytes).is_multiple_of(block) {
+    fn pitch_apart(&self, sector_bytes: u64) -> u64 {
+        if (self.offset | self.stride | self.row_bytes).is_multiple_of(sector_bytes) {
             return self.row_bytes;
         }
-        let least = self.row_bytes + 2 * (block - 1);
-        let residue = self.stride % block;
-        residue + least.saturating_sub(residue).next_multiple_of(block)
+        let least = self.row_bytes + 2 * (sector_bytes - 1);
+        let residue = self.stride % sector_bytes;
+        residue + least.saturating_sub(residue).next_multiple_of(sector_bytes)
     }
 
     /// Whether one request for the span costs less than one request a row with `apart` bytes of
@@ -265,7 +265,7 @@ impl Region {
     pub fn loads(
         &self,
         layout: &Layout,
-        block: u64,
+        sector_bytes: u64,
     ) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
         let runs: Box<dyn Iterator<Item = Range<u64>>> = match layout.spanned {
             true => Box::new(
@@ -277,16 +277,16 @@ impl Region {
         };
         let layout = *layout;
         runs.enumerate().map(move |(row, run)| {
-            let start = run.start / block * block;
-            let length = (run.end.next_multiple_of(block) - start) as usize;
+            let start = run.start / sector_bytes * sector_bytes;
+            let length = (run.end.next_multiple_of(sector_bytes) - start) as usize;
             let place = layout.lead + row * layout.pitch - (run.start - start) as usize;
             (start, place..place + length)
         })
     }
 
     /// Bytes that a load moves from the device.
-    pub fn load_bytes(&self, block: u64) -> u64 {
-        self.loads(&self.layout(block), block)
+    pub fn load_bytes(&self, sector_bytes: u64) -> u64 {
+        self.loads(&self.layout(sector_bytes), sector_bytes)
             .map(|(_, place)| place.len() as u64)
             .sum()
     }
@@ -364,13 +364,13 @@ mod tests {
 
         #[test]
         fn loads_put_every_byte_in_its_place(region in region(), power in 0u32..7) {
-            let block = 1u64 << power;
-            let layout = region.layout(block);
+            let sector_bytes = 1u64 << power;
+            let layout = region.layout(sector_bytes);
             let mut frame = vec![u64::MAX; layout.bytes];
-            for (offset, place) in region.loads(&layout, block) {
-                prop_assert_eq!(offset % block, 0);
-                prop_assert_eq!(place.start as u64 % block, 0);
-                prop_assert_eq!(place.len() as u64 % block, 0);
+            for (offset, place) in region.loads(&layout, sector_bytes) {
+                prop_assert_eq!(offset % sector_bytes, 0);
+                prop_assert_eq!(place.start as u64 % sector_bytes, 0);
+                prop_assert_eq!(place.len() as u64 % sector_bytes, 0);
                 for (index, cell) in frame[place].iter_mut().enumerate() {
                     prop_assert_eq!(*cell, u64::MAX, "two rows share a place");
                     *cell = offset + index as u64;
@@ -419,13 +419,13 @@ mod tests {
         fn frames_and_traffic_stay_near_the_rows(
             offset in 0u64..9000, row_bytes in 1u64..20_000, gap in 0u64..20_000, rows in 2u64..9, power in 9u32..13,
         ) {
-            let (block, region) = (1 << power, Region { extent: ExtentRef(0), offset, row_bytes, stride: row_bytes + gap, rows });
-            let layout = region.layout(block);
-            prop_assert_eq!(region.frame_bytes(block), frame_bytes(layout.bytes));
-            prop_assert!(layout.pitch as u64 <= 2 * (row_bytes + 3 * block));
+            let (sector_bytes, region) = (1 << power, Region { extent: ExtentRef(0), offset, row_bytes, stride: row_bytes + gap, rows });
+            let layout = region.layout(sector_bytes);
+            prop_assert_eq!(region.frame_bytes(sector_bytes), frame_bytes(layout.bytes));
+            prop_assert!(layout.pitch as u64 <= 2 * (row_bytes + 3 * sector_bytes));
             if row_bytes >= 4096 {
-                prop_assert!(region.load_bytes(block) <= 2 * region.bytes() + rows * 2 * block);
-                prop_assert!(!layout.spanned || region.load_bytes(block) <= 2 * region.bytes() + 2 * block);
+                prop_assert!(region.load_bytes(sector_bytes) <= 2 * region.bytes() + rows * 2 * sector_bytes);
+                prop_assert!(!layout.spanned || region.load_bytes(sector_bytes) <= 2 * region.bytes() + 2 * sector_bytes);
             }
         }
     }

@@ -56,7 +56,7 @@ impl Engine {
         block_bytes: usize,
         offsets: &[u64],
     ) -> Result<Ticket<Buf>> {
-        let sector = u64::from(extent.block());
+        let sector = u64::from(extent.sector());
         assert!(
             (block_bytes as u64).is_multiple_of(sector)
                 && block_bytes * offsets.len() <= blocks.len(),

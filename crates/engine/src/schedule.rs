@@ -278,8 +278,8 @@ impl Schedule {
         let alike = |layout: Layout| [layout, layout];
         let [loaded, layout] = match (&given, area.decoder) {
             (Some(place), _) => alike(place.geometry.layout()),
-            (None, Some(decoder)) => decoder.layouts(&region, area.block()),
-            (None, None) if area.is_device() => alike(region.layout(area.block())),
+            (None, Some(decoder)) => decoder.layouts(&region, area.sector()),
+            (None, None) if area.is_device() => alike(region.layout(area.sector())),
             (None, None) => alike(region.in_place()),
         };
         let by_offset = self.by_offset.entry(region.extent).or_default();
@@ -520,7 +520,7 @@ impl Schedule {
             self.bytes_written += merged;
         }
         if load {
-            self.bytes_read += info.load_bytes(area.block());
+            self.bytes_read += info.load_bytes(area.sector());
         }
         self.held += info.bytes;
         self.residency_bytes += info.bytes;
@@ -570,7 +570,7 @@ impl Schedule {
         if std::mem::take(&mut info.dirty) && area.is_device() {
             self.residencies[residency as usize].store = true;
             info.last_store = Some(residency);
-            self.bytes_written += self.coverage.store(info.region, area.block(), area.bytes);
+            self.bytes_written += self.coverage.store(info.region, area.sector(), area.bytes);
         }
     }
 }
@@ -625,8 +625,8 @@ pub(crate) fn shared_sector_bytes(areas: &[Area], tasks: &[Task], wanted: u64) -
         ) = (&areas[access.region.extent.0 as usize], access.region);
         let whole = access.region.end() == area.bytes && stride == row_bytes;
         let parts =
-            !(offset | stride | if whole { 0 } else { row_bytes }).is_multiple_of(area.block());
-        parts.then_some(area.block())
+            !(offset | stride | if whole { 0 } else { row_bytes }).is_multiple_of(area.sector());
+        parts.then_some(area.sector())
     });
     // At least eight sectors: the two ends of a row, the device's content of both, and some that
     // wait for their neighbours.
@@ -822,7 +822,7 @@ mod tests {
         let mut plan = Plan::new("plan");
         let extent = plan.extent(&Extent::new(
             "memory",
-            Arc::new(MemoryDevice::with_block("memory", TASKS * 1000, 512)),
+            Arc::new(MemoryDevice::with_sector("memory", TASKS * 1000, 512)),
         ));
         for row in 0..TASKS {
             plan.task(Task::new("step").update(Region::span(extent, row * 1000 + 100, 700)));

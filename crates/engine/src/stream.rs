@@ -104,7 +104,7 @@ impl Supply {
                 shares: Shares::Will,
             },
             Supply::Given(given) => {
-                let unit = extent.block() as usize;
+                let unit = extent.sector() as usize;
                 let fits = |frame: &Buf| {
                     frame.len() >= bytes && (frame.as_ptr() as usize).is_multiple_of(unit)
                 };
@@ -171,7 +171,7 @@ impl Frames {
 
 /// Bytes of a frame for blocks at any offset.
 pub(crate) fn frame_for(block_bytes: usize, extent: &Extent, start: u64) -> usize {
-    let unit = extent.block() as usize;
+    let unit = extent.sector() as usize;
     let aligned = start.is_multiple_of(unit as u64) && block_bytes.is_multiple_of(unit);
     let sectors = if aligned {
         block_bytes

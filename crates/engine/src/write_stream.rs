@@ -150,7 +150,7 @@ impl WriteStream {
 
     /// A frame ready to be written.
     fn full(&self, frame: Buf) -> Full {
-        let lead = self.position % u64::from(self.extent.block());
+        let lead = self.position % u64::from(self.extent.sector());
         Full {
             frame,
             base: self.position - lead,
@@ -313,7 +313,7 @@ impl Engine {
             .unwrap_or(usize::MAX)
             .max(1);
         // At most as much memory as there are bytes to write.
-        let unit = extent.block() as usize;
+        let unit = extent.sector() as usize;
         let frame_bytes = block_bytes
             .min(longest.next_multiple_of(unit) + unit)
             .next_multiple_of(unit);
@@ -500,7 +500,7 @@ impl Writer {
             from,
             to,
         } = full;
-        let unit = self.extent.block();
+        let unit = self.extent.sector();
         // The device writes whole sectors; bytes behind the end of the extent are zero.
         let whole = to.next_multiple_of(unit as usize);
         frame[to..whole].fill(0);

@@ -26,7 +26,7 @@ fn engine() -> Engine {
 }
 
 fn extent(bytes: &[u8], block: u32) -> Extent {
-    let device = MemoryDevice::with_block("numbers", bytes.len() as u64, block);
+    let device = MemoryDevice::with_sector("numbers", bytes.len() as u64, block);
     let extent = Extent::new("numbers", Arc::new(device));
     let mut plan = Plan::new("fill");
     let into = plan.extent(&extent);

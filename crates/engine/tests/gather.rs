@@ -34,7 +34,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 fn faulty(bytes: &[u8], block: u32, faults: Faults) -> (Extent, Arc<Faulty>) {
-    let device = MemoryDevice::with_block("memory", bytes.len() as u64, block);
+    let device = MemoryDevice::with_sector("memory", bytes.len() as u64, block);
     assert_eq!(device.write_at(bytes, 0).unwrap(), bytes.len());
     let device = Faulty::new(Arc::new(device), faults);
     (

@@ -28,7 +28,7 @@ fn engine() -> Engine {
 
 fn table(len: usize, faults: Faults) -> (Vec<u8>, Extent, Arc<Faulty>) {
     let bytes: Vec<u8> = (0..len).map(|at| (at * 31 + at / 251) as u8).collect();
-    let memory = MemoryDevice::with_block("memory", len as u64, SECTOR as u32);
+    let memory = MemoryDevice::with_sector("memory", len as u64, SECTOR as u32);
     memory.write_at(&bytes, 0).unwrap();
     let device = Faulty::new(Arc::new(memory), faults);
     let extent = Extent::new("table", Arc::clone(&device) as Arc<dyn Device>);

@@ -32,7 +32,7 @@ fn engine() -> Engine {
 }
 
 fn table(faults: Faults) -> (Extent, Arc<MemoryDevice>, Arc<Faulty>) {
-    let memory = Arc::new(MemoryDevice::with_block("memory", LEN as u64, SECTOR));
+    let memory = Arc::new(MemoryDevice::with_sector("memory", LEN as u64, SECTOR));
     let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
     memory.write_at(&bytes, 0).unwrap();
     let device = Faulty::new(Arc::clone(&memory) as Arc<dyn Device>, faults);

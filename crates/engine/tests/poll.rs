@@ -25,7 +25,7 @@ fn engine() -> Engine {
 fn extent() -> Extent {
     Extent::new(
         "memory",
-        Arc::new(MemoryDevice::with_block("memory", 64 << 10, 512)),
+        Arc::new(MemoryDevice::with_sector("memory", 64 << 10, 512)),
     )
 }
 

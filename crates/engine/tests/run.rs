@@ -66,7 +66,7 @@ proptest! {
     /// Whatever overlaps whatever, the bytes are those of running the tasks one after another.
     #[test]
     fn a_run_equals_its_tasks_in_order(steps in steps(), group_every in 1usize..9, power in 0u32..8) {
-        let devices: Vec<Arc<MemoryDevice>> = (0..2).map(|index| Arc::new(MemoryDevice::with_block(format!("memory {index}"), LENGTH, 1 << power))).collect();
+        let devices: Vec<Arc<MemoryDevice>> = (0..2).map(|index| Arc::new(MemoryDevice::with_sector(format!("memory {index}"), LENGTH, 1 << power))).collect();
         let mut model = vec![vec![0u8; LENGTH as usize]; 2];
         let mut plan = Plan::new("property");
         let extents: Vec<_> = devices.iter().map(|device| plan.extent(&Extent::new("memory", Arc::clone(device) as Arc<dyn Device>))).collect();
@@ -510,7 +510,7 @@ fn added_tasks_reserve_what_they_need_or_end_the_run() {
 #[test]
 fn many_rows_that_share_sectors_are_stored_a_part_at_a_time() {
     const ROWS: u64 = 3000;
-    let device = Arc::new(MemoryDevice::with_block("memory", ROWS * 5000, 512));
+    let device = Arc::new(MemoryDevice::with_sector("memory", ROWS * 5000, 512));
     let mut plan = Plan::new("plan");
     let extent = plan.extent(&Extent::new(
         "memory",
@@ -625,7 +625,7 @@ fn what_tasks_hold_waits_for_memory_that_others_have_above_their_floors() {
 /// Tasks that were added could store parts of sectors in a run that had reserved nothing for that.
 #[test]
 fn added_tasks_may_share_sectors() {
-    let device = Arc::new(MemoryDevice::with_block("memory", 1 << 20, 512));
+    let device = Arc::new(MemoryDevice::with_sector("memory", 1 << 20, 512));
     let engine = engine(4 << 20);
     let mut plan = Plan::new("plan");
     let extent = plan.extent(&Extent::new(

@@ -27,7 +27,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 
 fn device(bytes: &[u8], block: u32) -> Arc<MemoryDevice> {
     use outcore_device::Blocking;
-    let device = MemoryDevice::with_block("memory", bytes.len() as u64, block);
+    let device = MemoryDevice::with_sector("memory", bytes.len() as u64, block);
     assert_eq!(device.write_at(bytes, 0).unwrap(), bytes.len());
     Arc::new(device)
 }

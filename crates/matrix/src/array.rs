@@ -319,7 +319,7 @@ impl Array {
     pub(crate) fn frame_bytes(&self, rows: Range<u64>, cols: Range<u64>) -> u64 {
         let extent = Plan::new("frame").extent(self.extent());
         let region = self.layout.tile(extent, rows, cols).region;
-        let block = u64::from(self.extent().block());
+        let block = u64::from(self.extent().sector());
         match decoder_of(self.dtype) {
             Some(decoder) => region.decoded_frame_bytes(block, &decoder),
             None => region.frame_bytes(block),
@@ -530,7 +530,7 @@ impl Array {
             return Vec::new();
         }
         let extent = Plan::new("panels").extent(self.extent());
-        let block = u64::from(self.extent().block());
+        let block = u64::from(self.extent().sector());
         let row_bytes = layout.cols * layout.element;
         panels_that_fit(layout.rows, row_bytes, self.share(), |rows| {
             layout

@@ -213,9 +213,9 @@ impl BackedVector {
         Ok(numbers)
     }
 
-    fn block(&self) -> u64 {
+    fn sector(&self) -> u64 {
         match &self.backing {
-            Backing::Stored(file) => u64::from(file.extent().block()),
+            Backing::Stored(file) => u64::from(file.extent().sector()),
             Backing::Memory(_) => 1,
         }
     }

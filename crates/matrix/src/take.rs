@@ -199,8 +199,8 @@ impl Selection<'_> {
     /// Bytes that the rows of a run take in a frame.
     fn frame_bytes(&self, run: &Run) -> u64 {
         let stride = self.x.layout().row_stride * self.layout.element;
-        let block = u64::from(self.x.extent().block());
-        (run.source.end - run.source.start) * stride + 2 * block
+        let sector = u64::from(self.x.extent().sector());
+        (run.source.end - run.source.start) * stride + 2 * sector
     }
 
     /// What it costs to read the rows where they are.
@@ -387,9 +387,9 @@ impl Parts {
     /// None where there is no way: too many rows, or too many chunks for the memory.
     fn of(selection: &Selection<'_>) -> Option<Parts> {
         let (rows, row_bytes) = (selection.rows, selection.row_bytes());
-        // Three tasks are under way, each with a panel and its chunks or a part and its rows: chunks are
-        // long where both are.
-        let share = (selection.split().free() / 6).min(PART_BYTES_MAX);
+        let split = selection.split();
+        // Chunks are long where both panels and parts are.
+        let share = split.scattered_panel_bytes().min(PART_BYTES_MAX);
         let stride = selection.x.layout().row_stride * selection.layout.element;
         let panels = cut(0..selection.x.rows(), (share / stride.max(1)).max(1));
         let part_rows = (share / row_bytes).max(1);
@@ -397,7 +397,7 @@ impl Parts {
         let chunks = panels.len() as u64 * count;
         let is_possible = u32::try_from(rows.len()).is_ok()
             && panels.iter().all(|panel| panel.end - panel.start < 1 << 32)
-            && 16 * chunks < selection.split().free() / 16;
+            && 16 * chunks < split.places_bytes();
         if !is_possible || count < 2 {
             return None;
         }

@@ -154,7 +154,7 @@ impl Array {
                     0..self.cols(),
                 )
                 .region;
-            region.frame_bytes(u64::from(self.extent().block())) + count * row_bytes
+            region.frame_bytes(u64::from(self.extent().sector())) + count * row_bytes
         })
     }
 }

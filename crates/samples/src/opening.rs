@@ -262,7 +262,7 @@ impl Load<'_> {
         while at < into.len() {
             self.check()?;
             let len = LOAD_BYTES.min(into.len() - at);
-            let sectors = len.next_multiple_of(file.extent().block() as usize);
+            let sectors = len.next_multiple_of(file.extent().sector() as usize);
             read_now(&**file.extent().device(), &mut buffer[..sectors], at as u64)
                 .map_err(failed)?;
             into[at..at + len].copy_from_slice(&buffer[..len]);

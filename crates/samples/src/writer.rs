@@ -810,7 +810,7 @@ impl DatasetWriter {
     ) -> Result<Option<Unplaced>> {
         const NAME: u64 = size_of::<(Hash, u64)>() as u64;
         let most = counts.iter().copied().max().unwrap_or(0);
-        let at_once = (MemorySplit::new(&self.session).free() / 4 / NAME).max(most);
+        let at_once = (MemorySplit::new(&self.session).free_collected_bytes() / NAME).max(most);
         let _names = stage.reserve("names to sort", at_once.min(self.state.samples) * NAME)?;
         let mut first = 0;
         while first < counts.len() {
@@ -923,9 +923,7 @@ fn failed(extent: &Extent, source: io::Error) -> Error {
 
 /// Of the streams beside that of the samples, which is four times as long.
 fn block_bytes(session: &Session) -> usize {
-    (MemorySplit::new(session).free() / 128)
-        .next_power_of_two()
-        .clamp(16 << 10, 256 << 10) as usize
+    MemorySplit::new(session).side_block_bytes(16 << 10, 256 << 10) as usize
 }
 
 fn open(

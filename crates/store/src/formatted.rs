@@ -202,10 +202,10 @@ impl Formatted {
         access: Access,
         claim: Option<Claim>,
     ) -> Result<Formatted, Error> {
-        if device.limits().block as usize > BLOCK {
+        if device.limits().sector as usize > BLOCK {
             let reason = format!(
                 "its device moves blocks of {} bytes, those of a store have {BLOCK}",
-                device.limits().block
+                device.limits().sector
             );
             return Err(Error::Unformatted {
                 object: device.name().to_owned(),

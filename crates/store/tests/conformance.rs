@@ -16,7 +16,7 @@ fn each(test: impl Fn(&dyn Store)) {
     Formatted::format(&path, Some(1 << 20)).unwrap();
     test(&Formatted::open_path(&path, Access::Write).unwrap());
     for block in [1, 512, 4096] {
-        let device = Arc::new(MemoryDevice::with_block("memory", 1 << 20, block));
+        let device = Arc::new(MemoryDevice::with_sector("memory", 1 << 20, block));
         Formatted::format_device(device.clone()).unwrap();
         test(&Formatted::open_device(device, Access::Write).unwrap());
     }

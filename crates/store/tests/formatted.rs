@@ -18,7 +18,7 @@ struct Aligned([u8; 8192]);
 
 /// An empty store in memory.
 fn fresh() -> (Arc<MemoryDevice>, Formatted) {
-    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
+    let device = Arc::new(MemoryDevice::with_sector("store", LEN, 512));
     Formatted::format_device(device.clone()).unwrap();
     (
         device.clone(),
@@ -212,7 +212,7 @@ fn versions_without_number_go_with_the_one_that_held_them() {
 
 #[test]
 fn a_catalog_that_does_not_fit_refuses_what_is_new_and_lets_go_of_what_is_old() {
-    let device = Arc::new(MemoryDevice::with_block("store", 64 * 4096, 512));
+    let device = Arc::new(MemoryDevice::with_sector("store", 64 * 4096, 512));
     Formatted::format_device(device.clone()).unwrap();
     let store = Formatted::open_device(device.clone(), Access::Write).unwrap();
     let name = |number: usize| format!("{number:04}{}", "n".repeat(200));
@@ -426,7 +426,7 @@ fn holds_what_golden_does(store: &Formatted) {
 
 #[test]
 fn a_store_of_version_1_is_read_for_ever() {
-    let device = MemoryDevice::with_block("golden", GOLDEN.len() as u64, 512);
+    let device = MemoryDevice::with_sector("golden", GOLDEN.len() as u64, 512);
     write_now(&device, GOLDEN, 0).unwrap();
     let device = Arc::new(device);
     let store = Formatted::open_device(device.clone(), Access::Read).unwrap();
@@ -445,7 +445,7 @@ fn a_store_of_version_1_is_read_for_ever() {
 #[test]
 #[ignore = "makes the golden file of a new version of the format"]
 fn make_golden() {
-    let device = Arc::new(MemoryDevice::with_block("golden", 32 * 4096, 512));
+    let device = Arc::new(MemoryDevice::with_sector("golden", 32 * 4096, 512));
     Formatted::format_device(device.clone()).unwrap();
     let store = Formatted::open_device(device.clone(), Access::Write).unwrap();
     put(&store, "a/updated", 10_000, 1).unwrap();

@@ -32,7 +32,7 @@ enum Event {
 
 impl Recorder {
     fn new() -> Arc<Recorder> {
-        Recorder::on(MemoryDevice::with_block("store", LEN, SECTOR as u32))
+        Recorder::on(MemoryDevice::with_sector("store", LEN, SECTOR as u32))
     }
 
     fn on(medium: MemoryDevice) -> Arc<Recorder> {
@@ -295,7 +295,7 @@ impl Chance {
 }
 
 fn on_image(image: &[u8]) -> Arc<MemoryDevice> {
-    let device = MemoryDevice::with_block("store", LEN, SECTOR as u32);
+    let device = MemoryDevice::with_sector("store", LEN, SECTOR as u32);
     write_now(&device, image, 0).unwrap();
     Arc::new(device)
 }
@@ -692,7 +692,7 @@ fn without_its_superblocks_a_store_is_found_again() {
         found(&image_of(&device)).unwrap(),
         history.states.last().unwrap().1
     );
-    let empty = Arc::new(MemoryDevice::with_block("store", LEN, 512));
+    let empty = Arc::new(MemoryDevice::with_sector("store", LEN, 512));
     assert!(matches!(
         Formatted::repair_device(empty, |_, _| true),
         Err(Error::Unformatted { .. })
@@ -704,7 +704,7 @@ fn without_its_superblocks_a_store_is_found_again() {
 fn formatting_again_is_the_old_store_or_the_new_one_or_says_that_it_has_not_finished() {
     let history = History::eventful();
     let (before, old) = (last_image(&history), &history.states.last().unwrap().1);
-    let medium = MemoryDevice::with_block("store", LEN, SECTOR as u32);
+    let medium = MemoryDevice::with_sector("store", LEN, SECTOR as u32);
     write_now(&medium, &before, 0).unwrap();
     let device = Recorder::on(medium);
     Formatted::format_device(device.clone()).unwrap();

@@ -344,7 +344,7 @@ impl Table {
 
     /// The longest sector of the devices below.
     pub(crate) fn block_bytes(&self) -> u64 {
-        let block = |file: &Arc<StoredFile>| u64::from(file.extent().block());
+        let block = |file: &Arc<StoredFile>| u64::from(file.extent().sector());
         match &self.inner.storage {
             Storage::InPlace(shards) => shards
                 .iter()

@@ -127,8 +127,9 @@ pub fn parse(header: &[u8], start: u64) -> Result<Vec<Tensor>, String> {
     tensors.sort_by_key(|tensor| (tensor.first, tensor.end));
     match tensors.windows(2).find(|pair| pair[0].end > pair[1].first) {
         Some(pair) => Err(format!(
-            "{:?} and {:?} have bytes in common",
-            pair[0].name, pair[1].name
+            "{} and {} have bytes in common",
+            shown(&pair[0].name),
+            shown(&pair[1].name)
         )),
         None => Ok(tensors),
     }
@@ -157,9 +158,21 @@ fn tensor(name: String, told: Told, start: u64) -> Result<Tensor, String> {
             end: start + end,
         }),
         false => Err(format!(
-            "{name:?} is said to be bytes {begin} to {end}, as {type_name} of {shape:?}"
+            "{} is said to be bytes {begin} to {end}, as {} of {:?}",
+            shown(&name),
+            shown(&type_name),
+            &shape[..shape.len().min(8)]
         )),
     }
+}
+
+/// The end of a name, as Python writes it: a damaged header may have one of any length.
+fn shown(name: &str) -> String {
+    const SHOWN: usize = 64;
+    let skipped = name.chars().count().saturating_sub(SHOWN);
+    let end: String = name.chars().skip(skipped).collect();
+    let dots = if skipped > 0 { "..." } else { "" };
+    format!("'{dots}{}'", end.escape_debug())
 }
 
 /// The bytes of a file before its elements, for tensors that follow each other without gaps.

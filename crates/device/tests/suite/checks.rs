@@ -14,9 +14,9 @@ const MIB: usize = 1 << 20;
 
 pub(crate) fn reads_what_was_written(subject: &mut Subject) {
     let made = subject.device(MIB as u64);
-    let block = made.device.limits().block as usize;
+    let sector = made.device.limits().sector as usize;
     for (turn, blocks) in [1, 3, 17].into_iter().enumerate() {
-        let (offset, bytes) = (turn * 128 * 1024, pattern(turn as u64, blocks * block));
+        let (offset, bytes) = (turn * 128 * 1024, pattern(turn as u64, blocks * sector));
         subject.write(&made.device, offset as u64, &bytes).unwrap();
         assert_eq!(
             &subject
@@ -31,9 +31,9 @@ pub(crate) fn reads_what_was_written(subject: &mut Subject) {
 
 pub(crate) fn unaligned_requests_work_or_are_refused(subject: &mut Subject) {
     let made = subject.device(MIB as u64);
-    let block = made.device.limits().block as usize;
-    assert!(block.is_power_of_two());
-    let constrained = block > 1;
+    let sector = made.device.limits().sector as usize;
+    assert!(sector.is_power_of_two());
+    let constrained = sector > 1;
     subject.write(&made.device, 0, &pattern(1, 8192)).unwrap();
     for (offset, len, shift) in [(1, 4096, 0), (0, 4095, 0), (0, 4096, 1), (4097, 1, 3)] {
         let mut buf = Buf::anonymous(8192).unwrap();
@@ -61,16 +61,16 @@ pub(crate) fn unaligned_requests_work_or_are_refused(subject: &mut Subject) {
     );
 }
 
-/// A length that is no multiple of any block but 1.
+/// A length that is no multiple of any sector but 1.
 const RAGGED: usize = 3 * 4096 + 777;
 
 pub(crate) fn reads_past_the_end_are_zeroed(subject: &mut Subject) {
     let made = subject.device(RAGGED as u64);
-    let block = made.device.limits().block as usize;
-    let whole = RAGGED.next_multiple_of(block);
+    let sector = made.device.limits().sector as usize;
+    let whole = RAGGED.next_multiple_of(sector);
     // Bytes past the end reach the medium and must not come back.
     subject.write(&made.device, 0, &pattern(5, whole)).unwrap();
-    for offset in [0, (RAGGED - 1) / block * block] {
+    for offset in [0, (RAGGED - 1) / sector * sector] {
         let bytes = subject
             .read(&made.device, offset as u64, whole - offset)
             .unwrap();
@@ -82,9 +82,9 @@ pub(crate) fn reads_past_the_end_are_zeroed(subject: &mut Subject) {
 
 pub(crate) fn writes_past_the_end_keep_what_is_before_it(subject: &mut Subject) {
     let made = subject.device(RAGGED as u64);
-    let block = made.device.limits().block as usize;
-    let whole = RAGGED.next_multiple_of(block);
-    let tail = (RAGGED - 1) / block * block;
+    let sector = made.device.limits().sector as usize;
+    let whole = RAGGED.next_multiple_of(sector);
+    let tail = (RAGGED - 1) / sector * sector;
     subject
         .write(&made.device, tail as u64, &pattern(6, whole - tail))
         .unwrap();
@@ -99,14 +99,14 @@ pub(crate) fn writes_past_the_end_keep_what_is_before_it(subject: &mut Subject) 
 
 pub(crate) fn requests_beyond_the_end_are_refused(subject: &mut Subject) {
     let made = subject.device(RAGGED as u64);
-    let block = made.device.limits().block as usize;
-    let end = RAGGED.next_multiple_of(block) as u64;
-    let far = !(block as u64 - 1);
-    for offset in [end, end - block as u64, far] {
-        let error = subject.read(&made.device, offset, 2 * block).unwrap_err();
+    let sector = made.device.limits().sector as usize;
+    let end = RAGGED.next_multiple_of(sector) as u64;
+    let far = !(sector as u64 - 1);
+    for offset in [end, end - sector as u64, far] {
+        let error = subject.read(&made.device, offset, 2 * sector).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         let error = subject
-            .write(&made.device, offset, &vec![1; 2 * block])
+            .write(&made.device, offset, &vec![1; 2 * sector])
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
@@ -421,8 +421,8 @@ pub(crate) fn random_operations_agree_with_a_model(subject: &mut Subject) {
     runner
         .run(&steps(BLOCKS), |steps| {
             let subject = &mut **subject.borrow_mut();
-            // Without constraints, lengths that no block divides.
-            let probe = subject.device(0).device.limits().block as usize;
+            // Without constraints, lengths that no sector divides.
+            let probe = subject.device(0).device.limits().sector as usize;
             let unit = if probe == 1 { 1031 } else { probe };
             let made = subject.device((BLOCKS * unit) as u64);
             agrees(subject, &made.device, unit, BLOCKS * unit, &steps);

@@ -58,7 +58,7 @@ pub(crate) fn memory(len: u64) -> Option<Made> {
 /// Memory with a disk's constraints.
 pub(crate) fn memory_in_blocks(len: u64) -> Option<Made> {
     Some(Made {
-        device: Arc::new(MemoryDevice::with_block("memory in blocks", len, 4096)),
+        device: Arc::new(MemoryDevice::with_sector("memory in blocks", len, 4096)),
         _folder: None,
     })
 }

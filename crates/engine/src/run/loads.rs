@@ -96,7 +96,7 @@ impl Run {
         let bytes = core.memory.reuse(&mut self.account, &key)?;
         self.peak = self.peak.max(self.account.held);
         let block = self.block_of(residency);
-        self.reused += block.region.load_bytes(self.area_of(residency).block());
+        self.reused += block.region.load_bytes(self.area_of(residency).sector());
         Some(bytes)
     }
 
@@ -177,7 +177,7 @@ impl Run {
         let mut bytes = 0;
         for (offset, place) in block
             .region
-            .loads(&block.loaded, u64::from(device.limits().block))
+            .loads(&block.loaded, u64::from(device.limits().sector))
         {
             drop(rest.split_to(place.start - at));
             at = place.end;

@@ -79,7 +79,7 @@ impl Run {
         let Backing::Device(extent) = &area.backing else {
             unreachable!("only devices are written to")
         };
-        let (unit, device) = (area.block(), extent.device());
+        let (unit, device) = (area.sector(), extent.device());
         let State::Storing {
             bytes,
             requests,

@@ -187,14 +187,14 @@ impl Sparse {
     /// Bytes of the budget that a piece takes: its numbers, and the sectors around them.
     pub fn bytes_of(&self, piece: &Piece) -> u64 {
         match &self.parts.form {
-            Form::Tiled(tiled) => tiled.bytes_of(&piece.lines) + 2 * tiled.block(),
+            Form::Tiled(tiled) => tiled.bytes_of(&piece.lines) + 2 * tiled.sector(),
             Form::Arrays {
                 offsets,
                 indices,
                 values,
             } => {
                 let bytes = |part: &BackedVector, numbers: u64| {
-                    numbers * part.vector.element.bytes() + 2 * part.block()
+                    numbers * part.vector.element.bytes() + 2 * part.sector()
                 };
                 let (lines, entries) = (piece.lines.end - piece.lines.start, piece.entries());
                 bytes(offsets, lines + 1)

@@ -48,9 +48,7 @@ impl Spread {
     /// Of entries of at most `size` bytes. None where there is no way, or no need: a row that is too
     /// long, too many chunks for the memory, or one part.
     pub(super) fn of(ranges: &Arc<Ranges>, size: u64, memory: MemorySplit) -> Option<Spread> {
-        // Three tasks are under way, each with a panel and its chunks or a part and its rows, and half
-        // as much for chunks that end within a block of the file.
-        let share = (memory.free() / 8).min(PART_BYTES_MAX);
+        let share = memory.padded_panel_bytes().min(PART_BYTES_MAX);
         let longest = share / size;
         if u32::try_from(ranges.count()).is_err()
             || (0..ranges.count()).any(|row| ranges.len(row) > longest)
@@ -61,7 +59,7 @@ impl Spread {
         let (order, panels) = ranges.panels(longest);
         let chunks = (panels.len() * parts.len()) as u64;
         let padding = panels.len().max(parts.len()) as u64 * FILE_BLOCK_BYTES;
-        if parts.len() < 2 || padding > share / 2 || 16 * chunks > memory.free() / 16 {
+        if parts.len() < 2 || padding > share / 2 || 16 * chunks > memory.places_bytes() {
             return None;
         }
         let mut spread = Spread {

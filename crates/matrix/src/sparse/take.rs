@@ -206,7 +206,7 @@ impl SparseRows {
             from_offset: part.vector.data_offset,
             into: new.column(&mut plan, which),
             size: part.vector.element.bytes(),
-            block: part.block(),
+            sector: part.sector(),
             half,
         });
         let copy = RowCopy {
@@ -322,7 +322,7 @@ struct Column {
     into: (ExtentRef, u64),
     /// Of an entry.
     size: u64,
-    block: u64,
+    sector: u64,
     /// Bytes that a task reads, and that it writes, at most.
     half: u64,
 }
@@ -330,7 +330,7 @@ struct Column {
 impl Column {
     /// Bytes that entries of the matrix take in a frame.
     fn frame_bytes(&self, source: &Range<u64>) -> u64 {
-        (source.end - source.start) * self.size + 2 * self.block
+        (source.end - source.start) * self.size + 2 * self.sector
     }
 }
 

@@ -214,8 +214,8 @@ impl Tiled {
         self.tiles.iter().any(|tile| tile.has_values)
     }
 
-    pub(super) fn block(&self) -> u64 {
-        u64::from(self.file.extent().block())
+    pub(super) fn sector(&self) -> u64 {
+        u64::from(self.file.extent().sector())
     }
 
     /// A cut before each block but the first.

@@ -1,150 +1,24 @@
-//! The header of a safetensors file, and what its tensors are as fields. Pure.
-//!
-//! ```text
-//!   length u64 | header, JSON: {name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...} | elements
-//! ```
-//!
-//! Source: the safetensors README, "Format".
+//! What the tensors of a safetensors file are as fields. Pure.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use outcore_core::format::safetensors::{self, Tensor};
 
 use super::{Fault, Found, cast_to, shown, with_extents};
 use crate::schema::{Field, Kind, item_bytes};
 
-/// Of a header at most, as its authors have it.
-pub(crate) const HEADER_MOST: u64 = 100_000_000;
 /// The only field.
 pub(crate) const FIELD: &str = "tensor";
 
-/// A tensor, and which bytes of its file it is.
-#[derive(Clone, Debug)]
-pub(crate) struct Tensor {
-    pub(crate) name: String,
-    pub(crate) dtype: String,
-    pub(crate) shape: Vec<u64>,
-    pub(crate) first: u64,
-    pub(crate) end: u64,
-}
-
 /// NumPy's type for one of safetensors'.
 fn numpy(dtype: &str) -> Option<&'static str> {
-    Some(match dtype {
-        "BOOL" => "|b1",
-        "U8" => "|u1",
-        "I8" => "|i1",
-        "U16" => "<u2",
-        "I16" => "<i2",
-        "U32" => "<u4",
-        "I32" => "<i4",
-        "U64" => "<u8",
-        "I64" => "<i8",
-        "F16" => "<f2",
-        "F32" => "<f4",
-        "F64" => "<f8",
-        "C64" => "<c8",
-        _ => return None,
-    })
-}
-
-#[derive(Deserialize)]
-struct Told {
-    dtype: String,
-    shape: Vec<u64>,
-    data_offsets: (u64, u64),
-}
-
-struct Header(Vec<(String, Told)>);
-
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Header, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Header;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("tensors by their names")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut found = Vec::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    match name == "__metadata__" {
-                        true => drop(map.next_value::<IgnoredAny>()?),
-                        false => found.push((name, map.next_value()?)),
-                    }
-                }
-                Ok(Header(found))
-            }
-        }
-        deserializer.deserialize_map(Entries)
-    }
+    let descr = safetensors::dtype(dtype)?.descr();
+    item_bytes(descr).map(|_| descr)
 }
 
 /// The tensors of a header, in the order of their bytes, which begin at some byte of the file.
 pub(crate) fn parse(header: &[u8], start: u64) -> Found<Vec<Tensor>> {
-    let Header(told) = serde_json::from_slice(header).map_err(|error| {
-        // What is behind the place is in the message too.
-        Fault::damaged(
-            8,
-            format!(
-                "its header: {}",
-                error.to_string().chars().take(200).collect::<String>()
-            ),
-        )
-    })?;
-    let tensor = |(
-        name,
-        Told {
-            dtype,
-            shape,
-            data_offsets: (begin, end),
-        },
-    ): (String, Told)| {
-        let bytes = numpy(&dtype).and_then(item_bytes).map(|width| {
-            shape
-                .iter()
-                .try_fold(width, |bytes, &extent| bytes.checked_mul(extent))
-        });
-        let fits = begin <= end
-            && start.checked_add(end).is_some()
-            && bytes.is_none_or(|bytes| bytes == Some(end - begin));
-        match fits {
-            true => Ok(Tensor {
-                name,
-                dtype,
-                shape,
-                first: start + begin,
-                end: start + end,
-            }),
-            false => Err(Fault::damaged(
-                8,
-                format!(
-                    "its header: {} is said to be bytes {begin} to {end}, as {dtype} of {shape:?}",
-                    shown(name.as_bytes())
-                ),
-            )),
-        }
-    };
-    let mut tensors = told
-        .into_iter()
-        .map(tensor)
-        .collect::<Found<Vec<Tensor>>>()?;
-    tensors.sort_by_key(|tensor| (tensor.first, tensor.end));
-    if let Some(pair) = tensors.windows(2).find(|pair| pair[0].end > pair[1].first) {
-        let (one, other) = (
-            shown(pair[0].name.as_bytes()),
-            shown(pair[1].name.as_bytes()),
-        );
-        return Err(Fault::damaged(
-            8,
-            format!("its header: {one} and {other} have bytes in common"),
-        ));
-    }
-    Ok(tensors)
+    safetensors::parse(header, start).map_err(|why| Fault::damaged(8, format!("its header: {why}")))
 }
 
 const AS_BYTES: &str = "fields={'tensor': 'bytes'} takes them as they are";

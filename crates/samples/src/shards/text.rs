@@ -57,9 +57,7 @@ impl Text {
         stop: &Arc<AtomicBool>,
     ) -> Result<Text> {
         let file = session.file(path, false)?;
-        let block_bytes = (MemorySplit::new(session).free() / 128)
-            .next_power_of_two()
-            .clamp(32 << 10, 1 << 20) as usize;
+        let block_bytes = MemorySplit::new(session).side_block_bytes(32 << 10, 1 << 20) as usize;
         let options = StreamOptions {
             block_bytes,
             ahead: 4,

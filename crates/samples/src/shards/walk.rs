@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use outcore_core::Result;
+use outcore_core::format::safetensors::{HEADER_MOST, Tensor};
 use outcore_engine::Reservation;
 
 use super::kind::{masked, other, word};
@@ -11,7 +12,7 @@ use super::{ShardOptions, wrong};
 use crate::Form;
 use crate::record_format::shown;
 use crate::record_format::tar::{Feed, Header, What, key_of, next_header, position};
-use crate::record_format::tensors::{HEADER_MOST, Tensor, parse};
+use crate::record_format::tensors::parse;
 
 /// Length of a record, and its checksum.
 const HEAD: u64 = 12;

@@ -264,7 +264,7 @@ pub(super) struct ObjectDevice {
 
 impl ObjectDevice {
     pub(super) const LIMITS: Limits = Limits {
-        block: BLOCK as u32,
+        sector: BLOCK as u32,
         max_transfer: MAX_TRANSFER_BYTES,
     };
 

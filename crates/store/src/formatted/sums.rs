@@ -605,7 +605,7 @@ mod tests {
     }
 
     fn device() -> Arc<dyn Device> {
-        Arc::new(MemoryDevice::with_block("d", 1 << 20, 512))
+        Arc::new(MemoryDevice::with_sector("d", 1 << 20, 512))
     }
 
     #[test]
