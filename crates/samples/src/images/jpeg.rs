@@ -670,14 +670,6 @@ mod tests {
             changes.into_iter().for_each(|(at, byte)| *at.get_mut(&mut bytes) = byte);
             prop_assert_eq!(outcome(&bytes, 0).is_some(), outcome(&bytes, usize::MAX).is_some());
         }
-
-        #[test]
-        fn bits_of_a_mask(mask: u64, start in 0..64u32, n in 0..16u32) {
-            let zeros: Vec<u32> = (start..64).filter(|bit| mask >> bit & 1 == 0).collect();
-            prop_assert_eq!(nth_zero(mask, start, n), zeros.get(n as usize).copied());
-            prop_assert_eq!((mask & between(start, 64)).count_ones() as usize, (64 - start) as usize - zeros.len());
-            prop_assert_eq!(has_ff(mask), mask.to_be_bytes().contains(&0xFF));
-        }
     }
 
     #[test]
