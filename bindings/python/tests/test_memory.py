@@ -13,7 +13,7 @@ from outcore.streams import StreamStore
 
 limit = pytest.importorskip("outcore.demo.limit")
 
-BUDGET = 32 << 20
+BUDGET = 24 << 20
 MARGIN = 64 << 20
 
 PRELUDE = """
@@ -57,25 +57,25 @@ WORK = {
     "oc.linalg.csrcsc(s, folder + '/m.store/s')",
     # Parts of the budget, in four threads: together they would be four times as much, beside that of the session.
     "parts of calls": "from concurrent.futures import ThreadPoolExecutor as Pool; c = a.slice(columns=(0, 700)); "
-    "work = lambda i: (oc.linalg.gemm(a, b.slice(0, 6000), memory='31MiB'), PCA(10, memory='30MiB').fit(c)); "
+    "work = lambda i: (oc.linalg.gemm(a, b.slice(0, 5000), memory='23MiB'), PCA(10, memory='22MiB').fit(c)); "
     "list(Pool(4).map(work, range(8)))",
-    "slices": "for i in range(0, 6000, 500): a[i : i + 500] = a[i : i + 500] * 2",
+    "slices": "for i in range(0, 5000, 500): a[i : i + 500] = a[i : i + 500] * 2",
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a dense matrix of 144 MB and a sparse one of 192 MB, more than four times the budget each."""
+    """With a dense matrix of 100 MB and a sparse one as large, four times the budget each."""
     folder = tmp_path_factory.mktemp("memory")
     session = oc.Session("64MiB", folder, allow_tmpfs_scratch=True)
-    a = session.create(folder / "a.npy", (6000, 6000))
-    for i in range(0, 6000, 500):
-        a[i : i + 500] = np.random.default_rng(i).standard_normal((500, 6000), np.float32)
+    a = session.create(folder / "a.npy", (5000, 5000))
+    for i in range(0, 5000, 500):
+        a[i : i + 500] = np.random.default_rng(i).standard_normal((500, 5000), np.float32)
     session.create(folder / "b.npy", (30_000, 64))[:] = 1
     random = np.random.default_rng(0)
-    places = random.integers(0, 30_000, (6000, 4000), dtype=np.int32)
+    places = random.integers(0, 30_000, (5000, 2500), dtype=np.int32)
     values = random.random(places.size, np.float32)
-    x = sp.csr_array((values, places.ravel(), np.arange(0, places.size + 1, 4000)), shape=(6000, 30_000))
+    x = sp.csr_array((values, places.ravel(), np.arange(0, places.size + 1, 2500)), shape=(5000, 30_000))
     session.from_scipy(folder / "s", x)
     StreamStore(folder / "m.store", size="800MiB", session=session)
     return folder

@@ -14,7 +14,7 @@ import outcore as oc
 
 limit = pytest.importorskip("outcore.demo.limit")
 
-SMALL = 16 << 20
+SMALL = 8 << 20
 MARGIN = 64 << 20
 
 PRELUDE = """
@@ -39,16 +39,16 @@ WORK = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With 840 MB of each kind, by columns and by rows and sparse."""
+    """With 420 MB of each kind, by columns and by rows and sparse."""
     folder = tmp_path_factory.mktemp("growth")
     session = oc.Session("64MiB", folder, allow_tmpfs_scratch=True)
-    for name, shape in {"wide": (2048, 102_400), "rows": (204_800, 1024)}.items():
+    for name, shape in {"wide": (1024, 102_400), "rows": (102_400, 1024)}.items():
         x = session.create(folder / f"{name}.npy", shape)
         step = shape[0] // 64
         for row in range(0, shape[0], step):
             x[row : row + step] = np.random.default_rng(row).random((step, shape[1]), np.float32)
     random = np.random.default_rng(0)
-    places = random.integers(0, 20_000, (1_000_000, 100), dtype=np.int32)
+    places = random.integers(0, 20_000, (500_000, 100), dtype=np.int32)
     # A tenth of all entries in few columns.
     places[:, ::10] //= 1000
     offsets = np.arange(0, places.size + 1, 100)
@@ -81,7 +81,7 @@ def test_fifty_times_the_budget_fits_it(folder: Path, base: int, name: str) -> N
 
 @enforced
 def test_jobs_in_a_row_leave_their_memory_to_each_other(folder: Path, base: int) -> None:
-    budget = 256 << 20
+    budget = 128 << 20
     work = "\n".join([WORK["csrcsc"], WORK["sparse k-means"], WORK["csrcsc"], WORK["k-means"]])
     limited(folder, work, budget, base + budget + MARGIN)
 
@@ -103,9 +103,9 @@ print(json.dumps([bytes - before for bytes in after]))
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_a_second_after_a_job_its_memory_is_the_system_s(folder: Path) -> None:
-    jobs = [WORK["csrcsc"], "open_('rows.npy')[:80_000].sum()", "oc.linalg.reduce(open_('wide.npy'))", WORK["sparse k-means"]]
+    jobs = [WORK["csrcsc"], "open_('rows.npy')[:40_000].sum()", "oc.linalg.reduce(open_('wide.npy'))", WORK["sparse k-means"]]
     code = PRELUDE + AFTERWARDS.format(nothing=WORK["nothing"], jobs=jobs)
-    command = [sys.executable, "-c", code, str(folder), str(512 << 20)]
+    command = [sys.executable, "-c", code, str(folder), str(256 << 20)]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert outcome.returncode == 0, outcome.stderr
     assert all(more <= MARGIN for more in json.loads(outcome.stdout)), outcome.stdout

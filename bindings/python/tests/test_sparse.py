@@ -28,7 +28,7 @@ def session(tmp_path: Path) -> None:
 
 
 def made(rows: int = 2000, cols: int = 300, density: float = 0.02, dtype: Any = np.float32, seed: int = 0) -> Any:
-    found = sp.random(rows, cols, density, "csr", dtype, random_state=seed)
+    found = sp.random(rows, cols, density, "csr", dtype, random_state=np.random.default_rng(seed))
     found.sort_indices()
     return found
 

@@ -164,14 +164,25 @@ fn convert_tiles(
     } else {
         (across, along)
     };
-    cut(0..rows, height)
-        .into_iter()
-        .flat_map(|rows| {
-            cut(0..cols, width)
-                .into_iter()
-                .map(move |cols| (rows.clone(), cols))
-        })
-        .collect()
+    let (rows, cols) = (cut(0..rows, height), cut(0..cols, width));
+    // Along the runs of the sink, where each tile completes the sectors that the one before it has
+    // begun.
+    match out.by_rows() {
+        true => pairs(&rows, &cols).collect(),
+        false => pairs(&cols, &rows)
+            .map(|(cols, rows)| (rows, cols))
+            .collect(),
+    }
+}
+
+/// All pairs, those of one of the first ranges together.
+fn pairs<'a>(
+    first: &'a [Range<u64>],
+    second: &'a [Range<u64>],
+) -> impl Iterator<Item = (Range<u64>, Range<u64>)> + 'a {
+    first
+        .iter()
+        .flat_map(move |one| second.iter().map(move |other| (one.clone(), other.clone())))
 }
 
 /// Sides of a tile of at most `elements` elements, the first along the runs of a source and the
