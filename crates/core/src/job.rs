@@ -77,6 +77,10 @@ enum Rest<T> {
 /// counts until it ends.
 const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
 
+/// A driven job that took so long returns freed heap memory to the system, which takes a
+/// millisecond or so.
+const TRIM_AFTER: Duration = Duration::from_millis(100);
+
 /// Planned work with a result of type `T`. Nothing has moved yet.
 ///
 /// ```
@@ -672,8 +676,13 @@ impl<T: Send + 'static> Running<T> {
         let has_files = !self.writers.is_empty() || !self.unfinished.is_empty();
         let watch = Arc::clone(&self.watch);
         let drive = move || {
+            let begun = Instant::now();
             let work = || work(&mut stage, plans);
             let result = plan_until(move || watch.is_cancelled(), work);
+            // What it held is in heaps, and the next job may take all of the budget for frames.
+            if begun.elapsed() >= TRIM_AFTER {
+                outcore_device::trim_heap();
+            }
             let result = result.and_then(|result| match has_files {
                 true => Ok(result),
                 false => result().map(made),
