@@ -210,6 +210,42 @@ def test_several_features_of_several_tables(tmp_path: Path, session: oc.Session)
         tables["shoe"]
 
 
+def test_batches_of_a_loader_have_their_rows_read_ahead(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    from outcore.data import Loader, Writer
+
+    path = tmp_path / "rows.npy"
+    np.save(path, weight)
+    random = np.random.default_rng(0)
+    with Writer(tmp_path / "clicks") as writer:
+        for ids in random.zipf(1.1, (512, 8)) % len(weight):
+            writer.write({"ids": ids.astype(np.int64)})
+    loader = Loader(tmp_path / "clicks", 16, shuffle=True, seed=3)
+
+    def features(batch: Any) -> list[Feature]:
+        return [Feature(0, batch["ids"], mode="sum"), Feature(0, batch["ids"][:, 0])]
+
+    def read(steps: int) -> int:
+        tables = TableSet([path], cache=len(weight) // 8 * weight.shape[1] * 4, session=session)
+        seen = 0
+        for batch, (sums, rows) in embedding.look_ahead(tables, loader, features, steps=steps):
+            np.testing.assert_allclose(sums, weight[batch["ids"]].sum(1), rtol=1e-5, atol=1e-5)
+            assert (rows == weight[batch["ids"][:, 0]]).all()
+            seen += 1
+        assert seen == 32
+        return tables.statistics["0"].units_read
+
+    assert read(16) <= read(1)
+    tables = TableSet([path], session=session)
+    ahead = embedding.look_ahead(tables, iter([np.arange(3), np.array([len(weight)])]), lambda ids: [Feature(0, ids)])
+    with pytest.raises(errors.ArgumentError, match=f"none with the number {len(weight)}"):
+        list(ahead)
+    first = embedding.look_ahead(tables, (np.arange(3) for _ in range(9)), lambda ids: [Feature(0, ids)])
+    assert (next(first)[1][0] == weight[:3]).all()
+    first.close()
+    with pytest.raises(errors.ArgumentError, match="at least one batch"):
+        next(embedding.look_ahead(tables, [], features, steps=0))
+
+
 @pytest.mark.parametrize(
     ("ids", "offsets", "text"),
     [
