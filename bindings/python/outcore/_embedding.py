@@ -208,10 +208,10 @@ class Table:
         Parameters
         ----------
         path : path or list of paths
-            `.npy` or safetensors files, a packed table, a folder of the former, or an `*.index.json` of safetensors files.
+            `.npy`, safetensors or GGUF files, a packed table, a folder of the former, or an `*.index.json` of safetensors files.
             Several are one table: the rows of the first, then those of the second, and so on.
         tensor : str, optional
-            The tensor's name in safetensors files; `*` stands for any part of it, and several tensors for one table in the order
+            The tensor's name in safetensors and GGUF files (of float32, float16 or bfloat16); `*` stands for any part of it, and several tensors for one table in the order
             of their names. Not needed where a file has one matrix.
         encoding : str, optional
             How quantized rows in a matrix of uint8 are stored: `"int8"` or `"int4"` with scale and bias (float16) before the
