@@ -211,8 +211,9 @@ class Table:
             `.npy`, safetensors or GGUF files, a packed table, a folder of the former, or an `*.index.json` of safetensors files.
             Several are one table: the rows of the first, then those of the second, and so on.
         tensor : str, optional
-            The tensor's name in safetensors and GGUF files (of float32, float16 or bfloat16); `*` stands for any part of it, and several tensors for one table in the order
-            of their names. Not needed where a file has one matrix.
+            The tensor's name in safetensors and GGUF files; `*` stands for any part of it, and several tensors for one table in
+            the order of their names. Not needed where a file has one matrix. Of GGUF files, tensors of float32, float16 and
+            bfloat16 are read.
         encoding : str, optional
             How quantized rows in a matrix of uint8 are stored: `"int8"` or `"int4"` with scale and bias (float16) before the
             codes, `"int8_scale_last"`, `"int4_scale_last"` behind them, `"int8_scale_last_f32"` (float32), as FBGEMM stores them.

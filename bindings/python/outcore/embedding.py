@@ -1,7 +1,7 @@
 """Embedding tables bigger than memory: rows looked up by number, in bags that become one row each.
 
-Rows are read where they are: in `.npy`, safetensors and GGUF files, one or many that make one table, or in a packed table, which `pack`
-makes. The rows that are worth it stay in memory, within the budget of the session::
+Rows are read where they are: in `.npy`, safetensors and GGUF files, one or many that make one table, or in a packed table, which
+`pack` makes. The rows that are worth it stay in memory, within the budget of the session::
 
     import outcore as oc
     from outcore.embedding import EmbeddingBag, Table
