@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._embedding import Optimizer, _Served
 from ._torch_tables import _OnTable
-from .embedding import Optimizer, _Served
 from .errors import ArgumentError
 
 __all__ = ["SGD", "RowwiseAdagrad", "SparseAdam"]

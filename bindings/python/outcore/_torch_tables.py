@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from ._embedding import Feature, Mode, PendingLookUp, Table, _Asked, _checked
 from ._settings import PathLike
-from .embedding import Feature, Mode, PendingLookUp, Table, _Asked, _checked
 from .errors import ArgumentError, ShapeError
 
 __all__ = ["Embedding", "EmbeddingBag"]

@@ -8,6 +8,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,6 +209,88 @@ def test_several_features_of_several_tables(tmp_path: Path, session: oc.Session)
     assert tables.statistics["user"].looked_up >= 480
     with pytest.raises(errors.ArgumentError, match="no table 'shoe'"):
         tables["shoe"]
+
+
+def gguf(tensors: dict[str, tuple[int, tuple[int, ...], bytes]]) -> bytes:
+    """A file of tensors: type, shape, bytes. Written by the specification, with pairs of several types before them."""
+
+    def text(text: str) -> bytes:
+        return struct.pack("<Q", len(text)) + text.encode()
+
+    words = text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("bc")
+    scores = text("tokenizer.ggml.scores") + struct.pack("<IIQ2f", 9, 6, 2, 0.5, 1.5)
+    pairs = [text("general.alignment") + struct.pack("<II", 4, 64), words, scores, text("x") + struct.pack("<IB", 7, 1)]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
+    offset, data = 0, b""
+    for name, (kind, shape, content) in tensors.items():
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, offset)
+        data += content + bytes(-len(content) % 64)
+        offset = len(data)
+    return head + bytes(-len(head) % 64) + data
+
+
+def test_rows_of_gguf_files_are_read_in_place(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    half = weight.astype(np.float16)
+    whole = gguf(
+        {
+            "norm": (0, (3,), np.ones(3, "f").tobytes()),
+            "token_embd.weight": (0, weight.shape, weight.tobytes()),
+            "half": (1, half.shape, half.tobytes()),
+            "small": (2, (2, 32), bytes(36)),
+        }
+    )
+    path = tmp_path / "model.gguf"
+    path.write_bytes(whole)
+    table = Table.open(path, "token_embd.weight", session=session)
+    assert table.shape == weight.shape and (table[[5, 0, 5]] == weight[[5, 0, 5]]).all()
+    assert (Table.open(path, "half", session=session)[:] == half).all()
+    with pytest.raises(errors.UnsupportedError, match="Q4_0"):
+        Table.open(path, "small", session=session)
+    with pytest.raises(errors.ArgumentError, match="3 matrices"):
+        Table.open(path, session=session)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(errors.TruncatedError):
+        Table.open(path, "half", session=session)
+    for wrong in (whole[:100], whole.replace(b"GGUF\3", b"GGUF\x09"), b"GGUF" + bytes([3]) + b"\xff" * 60):
+        path.write_bytes(wrong)
+        with pytest.raises(errors.CorruptError, match="its head"):
+            Table.open(path, "half", session=session)
+
+
+def test_batches_of_a_loader_have_their_rows_read_ahead(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    from outcore.data import Loader, Writer
+
+    path = tmp_path / "rows.npy"
+    np.save(path, weight)
+    random = np.random.default_rng(0)
+    with Writer(tmp_path / "clicks") as writer:
+        for ids in random.zipf(1.1, (512, 8)) % len(weight):
+            writer.write({"ids": ids.astype(np.int64)})
+    loader = Loader(tmp_path / "clicks", 16, shuffle=True, seed=3)
+
+    def features(batch: Any) -> list[Feature]:
+        return [Feature(0, batch["ids"], mode="sum"), Feature(0, batch["ids"][:, 0])]
+
+    def read(steps: int) -> int:
+        tables = TableSet([path], cache=len(weight) // 8 * weight.shape[1] * 4, session=session)
+        seen = 0
+        for batch, (sums, rows) in embedding.look_ahead(tables, loader, features, steps=steps):
+            np.testing.assert_allclose(sums, weight[batch["ids"]].sum(1), rtol=1e-5, atol=1e-5)
+            assert (rows == weight[batch["ids"][:, 0]]).all()
+            seen += 1
+        assert seen == 32
+        return tables.statistics["0"].units_read
+
+    assert read(16) <= read(1)
+    tables = TableSet([path], session=session)
+    ahead = embedding.look_ahead(tables, iter([np.arange(3), np.array([len(weight)])]), lambda ids: [Feature(0, ids)])
+    with pytest.raises(errors.ArgumentError, match=f"none with the number {len(weight)}"):
+        list(ahead)
+    first = embedding.look_ahead(tables, (np.arange(3) for _ in range(9)), lambda ids: [Feature(0, ids)])
+    assert (next(first)[1][0] == weight[:3]).all()
+    first.close()
+    with pytest.raises(errors.ArgumentError, match="at least one batch"):
+        next(embedding.look_ahead(tables, [], features, steps=0))
 
 
 @pytest.mark.parametrize(

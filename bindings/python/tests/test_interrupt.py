@@ -285,7 +285,8 @@ def on_a_terminal(code: str, *arguments: object) -> str:
 def test_bars_show_on_a_terminal_only(folder: Path) -> None:
     code = (
         SETUP
-        + "\nimport outcore._run as run\nrun.BAR_AFTER_S, run.STEP_S = 0, 0.002\na = a.slice(0, 1500); oc.linalg.gemm(a, a.T, progress=eval(sys.argv[2]))"
+        + "\nimport outcore._run as run\nrun.BAR_AFTER_S, run.STEP_S = 0, 0.002\n"
+        + "a = a.slice(0, 1500); oc.linalg.gemm(a, a.T, progress=eval(sys.argv[2]))"
     )
     assert "gemm: " in on_a_terminal(code, folder, "None")
     assert on_a_terminal(code, folder, "False") == ""

@@ -1,5 +1,5 @@
-"""Data of 12 to 50 times the budget, in processes whose memory the kernel limits: what is known of the data does not grow with its
-square, and what jobs have freed does not stay."""
+"""Data of 12 to 50 times the budget, in processes whose memory the kernel limits: what is known of the data does not grow with
+its square, and what jobs have freed does not stay."""
 
 import json
 import subprocess

@@ -13,6 +13,7 @@
 //! matrix is a folder; see `sparse`.
 
 mod dtype;
+pub mod gguf;
 mod npy;
 pub mod safetensors;
 

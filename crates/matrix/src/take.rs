@@ -33,8 +33,8 @@ const REQUEST_COST_BYTES: u64 = 8192;
 /// Rows that are copied between two looks at whether to go on.
 const LOOK_ROWS: usize = 1 << 12;
 
-/// Bytes of a panel, and of a part, at most.
-const PART_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a panel, and of a part, at most: the longer they are, the longer are the chunks of both.
+const PART_BYTES_MAX: u64 = 256 << 20;
 
 /// Regions that a task reads, at most.
 const REGIONS_MAX: usize = 1024;

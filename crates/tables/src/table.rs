@@ -1,6 +1,6 @@
 //! A table: rows of one length, and where each of them is.
 //!
-//! Rows are read where they are, in `.npy` and safetensors files, one or many that make one table, or in
+//! Rows are read where they are, in `.npy`, safetensors and GGUF files, one or many that make one table, or in
 //! a [packed](crate::packed) table, whose pages have checksums. What a row needs to be read is a *unit*:
 //! the row itself, or its page.
 
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outcore_core::file::read_head;
-use outcore_core::format::{Order, corrupt, safetensors, unsupported};
+use outcore_core::format::safetensors::Tensor;
+use outcore_core::format::{Order, corrupt, gguf, safetensors, unsupported};
 use outcore_core::reader::FileReader;
 use outcore_core::{DType, Error, FormatError, Result, Session, StoredFile};
 use outcore_engine::{Extent, Reservation};
@@ -73,7 +74,7 @@ pub struct Opening {
     /// To train or update it: of one that [`TableWriter::create_versioned`](crate::TableWriter::create_versioned)
     /// has made, by one writer at a time.
     pub for_writing: bool,
-    /// Which tensor of safetensors files: a name, or names with `*` for any part. None is needed where a
+    /// Which tensor of safetensors and GGUF files: a name, or names with `*` for any part. None is needed where a
     /// file has one matrix.
     pub tensor: Option<String>,
     /// What bytes of a matrix of uint8 are, where its rows are quantized.
@@ -464,7 +465,7 @@ fn parts_in_folder(session: &Session, path: &Path, opening: &Opening) -> Result<
     }
     let has_ending = |file: &&PathBuf| {
         file.extension()
-            .is_some_and(|ending| ending == "safetensors" || ending == "npy")
+            .is_some_and(|ending| ending == "safetensors" || ending == "npy" || ending == "gguf")
     };
     let mut parts = Vec::new();
     for file in files.iter().filter(has_ending) {
@@ -473,7 +474,8 @@ fn parts_in_folder(session: &Session, path: &Path, opening: &Opening) -> Result<
     match parts.is_empty() {
         true => Err(unsupported(
             &path.display().to_string(),
-            "a folder of a table has .npy or .safetensors files, or an index of the latter".into(),
+            "a folder of a table has .npy, .safetensors or .gguf files, or an index of safetensors"
+                .into(),
         )
         .into()),
         false => Ok(parts),
@@ -530,27 +532,52 @@ fn parts_of_index(session: &Session, path: &Path, opening: &Opening) -> Result<V
     Ok(parts)
 }
 
-fn tensors_of(session: &Session, path: &Path) -> Result<Vec<safetensors::Tensor>> {
+fn tensors_of(session: &Session, path: &Path) -> Result<Vec<Tensor>> {
     let object = path.display().to_string();
     let reader = FileReader::open(session, path)?;
     let head = start_of(&reader, 8)?;
     let wrong = |reason: &str| Error::Format(corrupt(&object, 0, reason.to_owned()));
+    if head.starts_with(&gguf::MAGIC) {
+        return whole(&object, &reader, tensors_of_gguf(&object, &reader)?);
+    }
     let len = head
         .try_into()
         .map(u64::from_le_bytes)
-        .map_err(|_| wrong("it is neither a .npy, a safetensors nor a packed file"))?;
+        .map_err(|_| wrong("it is neither a .npy, a safetensors, a GGUF nor a packed file"))?;
     if len > safetensors::HEADER_MOST || len > reader.len().saturating_sub(8) {
         return Err(wrong(
-            "it is neither a .npy, a whole safetensors nor a packed file",
+            "it is neither a .npy, a whole safetensors, a GGUF nor a packed file",
         ));
     }
     let mut header = vec![0; len as usize];
     reader.read(&[8], header.len(), &mut header, || true)?;
     let tensors = safetensors::parse(&header, 8 + len)
         .map_err(|reason| wrong(&format!("its header: {reason}")))?;
+    whole(&object, &reader, tensors)
+}
+
+fn tensors_of_gguf(object: &str, reader: &FileReader) -> Result<Vec<Tensor>> {
+    let mut bytes = 1 << 20;
+    loop {
+        let head = start_of(reader, bytes)?;
+        let found = gguf::parse(&head)
+            .map_err(|reason| Error::Format(corrupt(object, 0, format!("its head: {reason}"))))?;
+        match found {
+            Some(tensors) => return Ok(tensors),
+            None if (head.len() as u64) < bytes || bytes >= gguf::HEAD_MOST => {
+                let reason = "its head: it ends before all tensors are told";
+                return Err(Error::Format(corrupt(object, head.len(), reason.into())));
+            }
+            None => bytes *= 4,
+        }
+    }
+}
+
+/// The tensors of a file that has all of their bytes.
+fn whole(object: &str, reader: &FileReader, tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
     match tensors.iter().map(|tensor| tensor.end).max() {
         Some(end) if end > reader.len() => Err(FormatError::Truncated {
-            object,
+            object: object.to_owned(),
             expected: end,
             actual: reader.len(),
         }
@@ -560,13 +587,8 @@ fn tensors_of(session: &Session, path: &Path) -> Result<Vec<safetensors::Tensor>
 }
 
 /// The tensors of a file that are meant.
-fn chosen(
-    object: &str,
-    path: &Path,
-    tensors: Vec<safetensors::Tensor>,
-    opening: &Opening,
-) -> Result<Vec<Part>> {
-    let mut found: Vec<safetensors::Tensor> = match &opening.tensor {
+fn chosen(object: &str, path: &Path, tensors: Vec<Tensor>, opening: &Opening) -> Result<Vec<Part>> {
+    let mut found: Vec<Tensor> = match &opening.tensor {
         Some(wanted) => tensors
             .into_iter()
             .filter(|tensor| matches(wanted, &tensor.name))
@@ -607,7 +629,7 @@ fn chosen(
         .collect()
 }
 
-fn part_of(object: &str, path: &Path, tensor: &safetensors::Tensor) -> Result<Part> {
+fn part_of(object: &str, path: &Path, tensor: &Tensor) -> Result<Part> {
     let name = format!("{object}, tensor {}", tensor.name);
     let &[rows, cols] = tensor.shape.as_slice() else {
         return Err(unsupported(

@@ -167,7 +167,7 @@ fn tensor(name: String, told: Told, start: u64) -> Result<Tensor, String> {
 }
 
 /// The end of a name, as Python writes it: a damaged header may have one of any length.
-fn shown(name: &str) -> String {
+pub(super) fn shown(name: &str) -> String {
     const SHOWN: usize = 64;
     let skipped = name.chars().count().saturating_sub(SHOWN);
     let end: String = name.chars().skip(skipped).collect();

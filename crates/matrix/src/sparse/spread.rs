@@ -21,8 +21,8 @@ use outcore_engine::{ExtentRef, Plan, Region, Task};
 
 use super::take::{REQUEST_COST_BYTES, Ranges};
 
-/// Bytes of a panel, and of a part, at most.
-const PART_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a panel, and of a part, at most: the longer they are, the longer are the chunks of both.
+const PART_BYTES_MAX: u64 = 256 << 20;
 
 /// Rows that are read together.
 struct Panel {

@@ -1,0 +1,255 @@
+"""Tables that are written: packed, made to change, or exported for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._embedding import SAFETENSORS, Feature, Optimizer, Rows, Table, _Asked, _dtype, _look_up
+from ._files import refusal
+from ._session import Session, default_session
+from ._settings import PathLike, full_path
+from .errors import ArgumentError, CorruptError, NoSpaceError, OutcoreError, ShapeError
+
+PACKED_BYTES = 32 << 20
+"""Rows that are packed or exported at a time, as float32."""
+
+CHECKPOINTS = (".pt", ".pth", ".bin", ".ckpt")
+"""Endings of PyTorch's own files."""
+
+
+def pack(
+    source: Table | PathLike | Sequence[PathLike] | npt.NDArray[Any],
+    path: PathLike,
+    encoding: str | None = None,
+    *,
+    tensor: str | None = None,
+    placement: npt.ArrayLike | None = None,
+    session: Session | None = None,
+) -> Table:
+    """Writes a packed table: pages of 4 KiB with checksums, of which a row is one read.
+
+    Parameters
+    ----------
+    source : Table, path, list of paths or array
+        What `Table.open` takes, a checkpoint of PyTorch (`.pt`, `.pth`, `.bin`, `.ckpt`: a state of modules, read by
+        `torch.load(weights_only=True)`), or a NumPy array of rows.
+    path : path
+        Of the packed table: a file, or an object of a formatted store.
+    encoding : str, optional
+        `"float32"`, `"float16"`, `"bfloat16"`, `"float8_e4m3fn"`, `"float8_e5m2"`, `"int8"` or `"int4"`. Default: as the source.
+    tensor : str, optional
+        Its name in safetensors files and checkpoints, where they have several matrices.
+    placement : array of int, optional
+        The slot of each row, such as the `slots` of `outcore.embedding.placement`: rows in neighbouring slots share a page.
+
+    Returns
+    -------
+    Table
+        The packed one, open.
+
+    Raises
+    ------
+    Those of `Table.open`; ShapeError, ArgumentError, NoSpaceError.
+    """
+    session = session or default_session()
+    rows = _Rows.of(source, tensor, session)
+    slots = None if placement is None else np.ascontiguousarray(placement, np.uint32)
+    order = np.arange(rows.count) if slots is None else np.argsort(slots, kind="stable")
+    encoding = encoding or rows.encoding
+    writer = _native.RowWriter(session._inner, full_path(path), rows.count, rows.dim, encoding, slots)
+    _write(writer, rows, order, encoding)
+    return Table.open(path, session=session)
+
+
+def create(
+    source: Table | PathLike | Sequence[PathLike] | npt.NDArray[Any] | tuple[int, int],
+    path: PathLike,
+    optimizer: Optimizer | None = None,
+    *,
+    init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None = None,
+    tensor: str | None = None,
+    session: Session | None = None,
+) -> None:
+    """Makes a table that changes: it is trained or updated by one writer, and others read the versions that it commits.
+
+    Parameters
+    ----------
+    source : Table, path, list of paths, array, or a shape
+        What `pack` takes, or (rows, elements) of a table that `init` fills.
+    path : path
+        Of the table: a folder, in a folder of files.
+    optimizer : {"sgd", "rowwise_adagrad", "adam"}, optional
+        There is room for its state beside each row: nothing, one number, two for each element.
+    init : callable, optional
+        Gives rows by their numbers, as float32: n x elements. Default: zeros.
+    tensor : str, optional
+        As of `pack`.
+
+    Raises
+    ------
+    Those of `pack`.
+    """
+    session = session or default_session()
+    rows = _Rows.filled(source, init) if isinstance(source, tuple) else _Rows.of(source, tensor, session)
+    encoding = "float32" if optimizer else rows.encoding
+    writer = _native.RowWriter.versioned(session._inner, full_path(path), rows.count, rows.dim, encoding, optimizer)
+    _write(writer, rows, np.arange(rows.count), encoding)
+
+
+def export(
+    source: Table | PathLike | Sequence[PathLike],
+    path: PathLike,
+    *,
+    tensor: str = "weight",
+    dtype: npt.DTypeLike | None = None,
+    session: Session | None = None,
+) -> None:
+    """Writes the rows of a table, decoded, as a matrix that other programs read.
+
+    Parameters
+    ----------
+    source : Table, path or list of paths
+    path : path
+        A `.npy` or `.safetensors` file. A file that has the name is replaced when the new one is whole.
+    tensor : str
+        The name of the tensor in a safetensors file.
+    dtype : dtype, optional
+        float32, float16 or bfloat16. Default: the table's, float32 for quantized rows.
+    """
+    session = session or default_session()
+    rows = _Rows.of(source, None, session)
+    assert rows.table is not None
+    kind = _dtype(dtype) or rows.table.dtype
+    name, ending = full_path(path), os.path.splitext(os.fsdecode(path))[1]
+    if ending not in (".npy", ".safetensors"):
+        raise ArgumentError(f"{name}: a table is exported to a .npy or a .safetensors file")
+    head, unfinished = _head(ending, tensor, kind, rows), f"{name}.{os.getpid()}.unfinished"
+    try:
+        with open(unfinished, "wb") as file:
+            # What has no room is refused before the first byte.
+            os.posix_fallocate(file.fileno(), 0, len(head) + rows.count * rows.dim * kind.itemsize)
+            file.write(head)
+            for first in range(0, rows.count, rows.at_once):
+                numbers = np.arange(first, min(first + rows.at_once, rows.count))
+                file.write(rows.read(numbers, kind).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, name)
+    except OSError as error:
+        if isinstance(error, OutcoreError):
+            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceError(f"{name}: no room for {rows.count} rows", object=name, errno=error.errno) from error
+        raise refusal(error, name) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+
+
+def _write(writer: _native.RowWriter, rows: _Rows, order: npt.NDArray[np.int64], encoding: str) -> None:
+    """Writes rows in this order."""
+    try:
+        for first in range(0, rows.count, rows.at_once):
+            numbers = order[first : first + rows.at_once]
+            if rows.table is not None and rows.encoding == encoding:
+                writer.write_stored(rows.table._served.native.read_stored(rows.table._number, numbers.astype(np.uint64)))
+            else:
+                writer.write(rows.read(numbers))
+        writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def _head(ending: str, tensor: str, dtype: np.dtype[Any], rows: _Rows) -> bytes:
+    if ending == ".npy":
+        text = io.BytesIO()
+        descr = "|V2" if dtype.name == "bfloat16" else np.lib.format.dtype_to_descr(dtype)
+        np.lib.format.write_array_header_1_0(text, {"descr": descr, "fortran_order": False, "shape": (rows.count, rows.dim)})
+        return text.getvalue()
+    size = rows.count * rows.dim * dtype.itemsize
+    entry = {"dtype": SAFETENSORS[dtype.name], "shape": [rows.count, rows.dim], "data_offsets": [0, size]}
+    json_text = json.dumps({tensor: entry}).encode()
+    json_text += b" " * (-len(json_text) % 8)
+    return len(json_text).to_bytes(8, "little") + json_text
+
+
+@dataclass
+class _Rows:
+    """Rows to be written elsewhere, some at a time."""
+
+    count: int
+    dim: int
+    encoding: str
+    table: Table | None = None
+    array: Any = None
+    init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None = None
+
+    @classmethod
+    def filled(cls, shape: tuple[int, int], init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None) -> _Rows:
+        return cls(*shape, "float32", init=init)
+
+    @property
+    def at_once(self) -> int:
+        return max(PACKED_BYTES // (4 * self.dim), 1)
+
+    @classmethod
+    def of(cls, source: Table | PathLike | Sequence[PathLike] | npt.NDArray[Any], tensor: str | None, session: Session) -> _Rows:
+        given: Any = source
+        if isinstance(source, str | bytes | os.PathLike) and os.path.splitext(os.fsdecode(source))[1] in CHECKPOINTS:
+            given = _checkpoint(os.fsdecode(source), tensor)
+        if isinstance(given, Table) or not hasattr(given, "dtype"):
+            table = given if isinstance(given, Table) else Table.open(given, tensor, cache=0, session=session)
+            return cls(len(table), table.dim, table.encoding, table=table)
+        if given.ndim != 2:
+            raise ShapeError(f"a table is a matrix, not of shape {tuple(given.shape)}")
+        rows, dim = given.shape
+        encoding = str(given.dtype).removeprefix("torch.")
+        return cls(rows, dim, encoding if encoding in ("float16", "bfloat16") else "float32", array=given)
+
+    def read(self, numbers: npt.NDArray[Any], dtype: npt.DTypeLike = np.float32) -> Rows:
+        if self.table is not None:
+            feature = Feature(self.table._number, numbers, dtype=dtype)
+            return cast(Rows, _look_up(self.table._served, [_Asked.of(feature, self.table)], None)[0])
+        if self.array is None:
+            made = np.zeros((len(numbers), self.dim)) if self.init is None else self.init(numbers)
+            rows = np.ascontiguousarray(made, np.float32)
+            if rows.shape != (len(numbers), self.dim):
+                raise ShapeError(f"init gives {rows.shape} for {len(numbers)} rows of {self.dim}")
+            return rows
+        part = self.array[numbers]
+        part = part if isinstance(part, np.ndarray) else part.float().numpy()
+        return np.ascontiguousarray(part, np.float32)
+
+
+def _checkpoint(path: str, tensor: str | None) -> Any:
+    """A matrix of a checkpoint, mapped where its file allows it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("checkpoints need PyTorch: pip install outcore[torch]") from error
+    try:
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError as error:
+        raise refusal(error, path) from error
+    except Exception as error:
+        raise CorruptError(f"{path}: no checkpoint of PyTorch: {error}", object=path, offset=0) from error
+    state = state.get("state_dict", state) if isinstance(state, Mapping) else {"tensor": state}
+    matrices = {name: value for name, value in state.items() if isinstance(value, torch.Tensor) and value.ndim == 2}
+    if tensor is not None and tensor in matrices:
+        return matrices[tensor]
+    if tensor is not None or len(matrices) != 1:
+        names = ", ".join(list(matrices)[:8]) or "none"
+        raise ArgumentError(f"{path}: name one of its {len(matrices)} matrices as tensor: {names}")
+    return next(iter(matrices.values()))
