@@ -100,7 +100,9 @@ def split(context: Context, name: str, row_bytes: int, passes: tuple[str, ...]) 
         outputs=(out,),
         limited=True,
     )
-    reads = limit_legs(context, "read", file=(file.path, file.nbytes // MIB * MIB))
+    by_rows = f"randread {row_bytes}"
+    in_place = (by_rows,) if len(passes) == 2 else ()
+    reads = limit_legs(context, "read", *in_place, file=(file.path, file.nbytes // MIB * MIB))
     writes = new_file_legs(context.path("fio-new.bin"), max(64 * MIB, total // 2 // MIB * MIB))
     ways = " and ".join(dict.fromkeys(passes))
     return Case(
@@ -116,7 +118,16 @@ def split(context: Context, name: str, row_bytes: int, passes: tuple[str, ...]) 
                 f"the device's limit, {len(passes)} passes: {ways}, one after another",
                 0.7,
                 passes=passes,
-            )
+            ),
+            *(
+                Comparison(
+                    OURS,
+                    (*limit_names(access), *(leg.name for leg in writes)),
+                    "the same, its reads a row each and in random order",
+                    passes=(access, "write"),
+                )
+                for access in in_place
+            ),
         ],
         Bound(read_bytes=moved, written_bytes=moved, note=f"all rows read and written {'once' if len(passes) == 2 else 'twice'}"),
         [file],

@@ -100,6 +100,20 @@ pub struct Feature<'a> {
     pub padding: Option<u64>,
 }
 
+impl Feature<'_> {
+    /// Bytes of the form in which it is carried out.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let ids = self.ids.len();
+        let bags = match self.bags {
+            Bags::Each => ids,
+            Bags::Fixed(length) => ids / length.max(1),
+            Bags::Offsets(of) | Bags::OffsetsAndEnd(of) | Bags::Lengths(of) => of.len(),
+        };
+        let weight = if self.weights.is_some() { 4 } else { 0 };
+        ((8 + weight) * ids + 8 * (bags + 1)) as u64
+    }
+}
+
 /// A feature in the form in which it is carried out.
 #[derive(Debug, Default)]
 pub(crate) struct Bagged {

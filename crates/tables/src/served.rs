@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
 use outcore_core::{Error, Result, Session};
 use outcore_device::Locked;
-use outcore_engine::{Arrivals, GatherOptions, Item};
+use outcore_engine::{Arrivals, GatherOptions, Item, Reservation};
 
 use crate::in_flight::{InFlight, UnitKey};
 use crate::look_up::{Bagged, Feature};
@@ -19,6 +19,9 @@ pub(crate) const OPTIONS: GatherOptions = GatherOptions {
     request_bytes: 128 << 10,
     cache: false,
 };
+
+/// Of a call, what is not counted: as much as it takes for itself.
+const UNCOUNTED_BYTES: u64 = 1 << 20;
 
 /// A table with its rows in memory.
 #[derive(Clone)]
@@ -55,6 +58,8 @@ impl Served {
 pub(crate) type Tables = Arc<Vec<Served>>;
 
 pub(crate) struct Service {
+    /// Of the budget from which calls take what they hold for themselves.
+    outer: Session,
     /// With the part of the budget for what is being read.
     pub(crate) session: Session,
     tables: Mutex<Tables>,
@@ -67,13 +72,14 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn new(
-        session: Session,
+        [outer, session]: [Session; 2],
         tables: Vec<Served>,
         readers: usize,
         units_at_once: usize,
         kept_bytes: usize,
     ) -> Service {
         Service {
+            outer,
             session,
             tables: Mutex::new(Arc::new(tables)),
             in_flight: InFlight::default(),
@@ -97,6 +103,19 @@ impl Service {
         let next = new(served(&tables, number)?)?;
         Arc::make_mut(&mut tables)[number] = next;
         Ok(())
+    }
+
+    /// Memory for the numbers of a call, in the form in which it is carried out.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`].
+    pub(crate) fn hold_numbers(&self, bytes: u64) -> Result<Option<Reservation>> {
+        match bytes > UNCOUNTED_BYTES {
+            true => Ok(Some(
+                self.outer.engine().reserve("the ids of a call", bytes)?,
+            )),
+            false => Ok(None),
+        }
     }
 
     pub(crate) fn is_full(&self, window: &Window) -> bool {

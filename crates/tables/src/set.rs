@@ -144,7 +144,7 @@ impl TableSet {
             .collect();
         let shares = Shares::new(&served, cache_bytes, serving.policy);
         let service = Service::new(
-            part,
+            [session.clone(), part],
             served,
             serving.readers,
             units_at_once.min(UNITS_MAX),
@@ -266,6 +266,7 @@ impl TableSet {
             )));
         }
         let tables = service.tables();
+        let _numbers = service.hold_numbers(features.iter().map(Feature::held_bytes).sum())?;
         let bagged = bagged(&tables, features)?;
         for ((feature, bagged), out) in features.iter().zip(&bagged).zip(out.iter()) {
             let table = &tables[feature.table].table;
@@ -315,6 +316,7 @@ impl TableSet {
     ) -> Result<()> {
         let service = &self.inner.service;
         let tables = service.tables();
+        let _numbers = service.hold_numbers(features.iter().map(Feature::held_bytes).sum())?;
         let bagged = bagged(&tables, features)?;
         let _shared = shared(&tables, features.iter().map(|feature| feature.table));
         let (mut window, mut missing) = (Window::default(), Vec::new());

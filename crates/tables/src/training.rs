@@ -25,6 +25,10 @@ use crate::versioned::{Versioned, Writer};
 /// Of the slots of a cache, rows that wait to be written: at most one in this many.
 const CHANGED_PART: u32 = 2;
 
+/// Bytes that a step holds for each member of a bag: where its gradient is, its row, and the members of
+/// that.
+const MEMBER_BYTES: u64 = (size_of::<(u64, u32, u32)>() + size_of::<(u64, Range<usize>)>()) as u64;
+
 /// What a loss says of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Gradient<'a> {
@@ -134,6 +138,10 @@ impl TableSet {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<()> {
         let tables = self.inner.service.tables();
+        let held = |gradient: &Gradient<'_>| {
+            gradient.feature.held_bytes() + MEMBER_BYTES * gradient.feature.ids.len() as u64
+        };
+        let _numbers = (self.inner.service).hold_numbers(gradients.iter().map(held).sum())?;
         let mut of_tables: BTreeMap<usize, Gradients<'_>> = BTreeMap::new();
         for gradient in gradients {
             let number = gradient.feature.table;

@@ -224,6 +224,32 @@ fn packed_tables_of_every_encoding_give_the_bits_of_the_model() {
 }
 
 #[test]
+fn the_ids_of_a_call_are_a_part_of_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table.npy");
+    write_npy(&path, 100, 4);
+    let set = TableSet::new(&session, vec![open(&session, &path)], Serving::default()).unwrap();
+    let free = session.memory_free();
+    let sum = |ids: usize| {
+        let flat = (vec![7; ids], vec![0]);
+        let mut found = vec![0.0; 4];
+        let out = Out::of_f32(&mut found, 1, 4).unwrap();
+        let failed = set.look_up(&[feature(0, &flat, Pooling::Max)], &mut [out], &mut || true)?;
+        assert!(failed.is_empty());
+        Ok::<_, Error>(found)
+    };
+    assert_eq!(sum(1_000_000).unwrap(), row(7, 4));
+    match sum(3_000_000) {
+        Err(Error::OverBudget { what, needed, .. }) => {
+            assert_eq!((what.as_str(), needed), ("the ids of a call", 24_000_016));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(session.memory_free(), free);
+}
+
+#[test]
 fn any_cache_and_any_window_give_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let session = session(folder.path());
