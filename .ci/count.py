@@ -33,6 +33,7 @@ def rust(path: Path) -> Counts:
 
 def python(path: Path) -> Counts:
     if not path.exists():
+        print("pytest did not end: its tests are not counted")
         return Counts(0, 1, [])
     root = ElementTree.parse(path).getroot()
     suites = list(root.iter("testsuite"))

@@ -24,9 +24,10 @@ class Line:
 
 
 def front(runs: list[results.Run], names: Sequence[str]) -> list[Line]:
-    """The first ratio of each case."""
-    lines = [case_lines(counted)[0] for counted in measured(runs, names).values()]
-    return [line for line in lines if line.ratio]
+    """The lowest ratio of each case: that to the fastest of its rivals, or to the device's limit."""
+    cases = [comparison_lines(counted) for counted in measured(runs, names).values()]
+    found = [[(line.ratio.median, line) for line in lines if line.ratio] for lines in cases]
+    return [min(lines, key=lambda pair: pair[0])[1] for lines in found if lines]
 
 
 def document(runs: list[results.Run], names: Sequence[str]) -> str:
@@ -51,7 +52,7 @@ def measured(runs: list[results.Run], names: Sequence[str]) -> dict[str, list[re
     return {name: runs for name, runs in counted.items() if runs}
 
 
-def case_lines(runs: list[results.Run]) -> list[Line]:
+def comparison_lines(runs: list[results.Run]) -> list[Line]:
     last, lines = runs[-1], []
     rounds = f"{len(runs)} x {last['rounds']}"
     for comparison in last["comparisons"]:
@@ -59,6 +60,12 @@ def case_lines(runs: list[results.Run]) -> list[Line]:
             found = results.compare(runs, comparison["against"])
             told, _ = tables.ratio_in_words(found, None)
             lines.append(Line(last["headline"], comparison["against"], found.ratio if found else None, told, rounds))
+    return lines
+
+
+def case_lines(runs: list[results.Run]) -> list[Line]:
+    last, lines = runs[-1], comparison_lines(runs)
+    rounds = f"{len(runs)} x {last['rounds']}"
     shares = [pair for run in runs if (leg := tables.ours_of(run)) for pair in results.bound_shares(run, leg)]
     if shares and last["bound"]["headline"]:
         words = f"the machine's limit: {tables.binding_words(shares[-1][0])}"

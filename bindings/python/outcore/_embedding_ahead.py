@@ -38,7 +38,7 @@ def look_ahead(
     features : callable
         What a batch looks up. Results are in the order of the features.
     steps : int
-        How many batches ahead rows are read. The rows of so many batches should fit the cache.
+        How many batches ahead rows are read. Their rows should fit the cache.
 
     Yields
     ------

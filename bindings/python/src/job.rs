@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -198,4 +199,27 @@ pub(crate) fn carry_out<T: Send + 'static>(
         }
     }
     py.detach(|| running.wait()).map_err(to_python)
+}
+
+/// Computes on a thread of its own, which is left alone on Ctrl-C.
+pub(crate) fn apart<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (sender, mut receiver) = sync_channel(1);
+    std::thread::Builder::new()
+        .name("outcore-apart".into())
+        .spawn(move || _ = sender.send(work()))?;
+    loop {
+        let receiver = &mut receiver;
+        match py.detach(move || receiver.recv_timeout(LOOK_EVERY)) {
+            Ok(done) => return Ok(done),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(to_python(outcore::Error::Failed {
+                    what: "a thread that computes has panicked".into(),
+                }));
+            }
+        }
+    }
 }

@@ -186,10 +186,14 @@ impl DatasetWriter {
             resume,
             ..WriterOptions::default()
         };
-        let create = || outcore::samples::DatasetWriter::create(session, path, options);
-        Ok(DatasetWriter(Owned::new(Mutex::new(Some(
-            py.detach(create).map_err(to_python)?,
-        )))))
+        let own = session.clone();
+        let create = move || outcore::samples::DatasetWriter::create(&own, path, options);
+        let writer = match resume {
+            // What an earlier writer left is read again.
+            true => carry_out(py, session, |_: &dyn Fn() -> bool| create())?,
+            false => py.detach(create).map_err(to_python)?,
+        };
+        Ok(DatasetWriter(Owned::new(Mutex::new(Some(writer)))))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -15,7 +15,7 @@ use pyo3::types::PyBytes;
 
 use crate::adopted::adopt;
 use crate::error::to_python;
-use crate::job::carry_out;
+use crate::job::{apart, carry_out};
 use crate::owned::Owned;
 use crate::samples::interruptible;
 use crate::session::Session;
@@ -253,9 +253,10 @@ impl Tables {
             encoding: encoding.as_deref().map(encoding_of).transpose()?,
             for_writing: false,
         };
-        let session = session.get()?;
-        let replace = || set.replace(table, Table::open(session, &paths, &opening)?);
-        py.detach(replace).map_err(to_python)
+        let (session, own, set) = (session.get()?, session.get()?.clone(), set.clone());
+        let replace =
+            move |_: &dyn Fn() -> bool| set.replace(table, Table::open(&own, &paths, &opening)?);
+        carry_out(py, session, replace)
     }
 
     /// Rows as they are stored, one behind another.
@@ -523,42 +524,44 @@ pub(crate) fn cache_misses(
     rows: Vec<u64>,
     rate: f64,
 ) -> PyResult<Vec<f64>> {
-    let ids = ids.as_slice()?;
-    let all = ids.len() as f64;
-    let least = |hits: &dyn Fn(usize) -> u64| -> Vec<f64> {
-        let hits = rows
-            .iter()
-            .map(|&rows| hits(usize::try_from(rows).unwrap_or(usize::MAX)));
-        hits.map(|hits| all - hits as f64).collect()
-    };
-    match policy {
-        "static" => Ok(least(&|rows| static_top(ids, rows))),
-        "belady" => Ok(py.detach(|| least(&|rows| belady(ids, rows)))),
-        _ => {
-            let kind: PolicyKind = policy
-                .parse()
-                .map_err(|error: outcore::engine::cache::UnknownPolicy| wrong(error.to_string()))?;
-            if !(rate > 0.0 && rate <= 1.0) {
-                return Err(wrong(format!("a share of {rate}, not above 0 and up to 1")));
-            }
-            let curve = py.detach(|| match kind {
-                PolicyKind::Lru => {
-                    let mut profile = match rate < 1.0 {
-                        true => ReuseProfile::sampled(rate),
-                        false => ReuseProfile::exact(),
-                    };
-                    ids.iter().for_each(|&id| profile.add(id));
-                    profile.miss_curve()
-                }
-                PolicyKind::S3Fifo => {
-                    let mut caches = Miniatures::new(kind, rate, &rows);
-                    ids.iter().for_each(|&id| caches.add(id));
-                    caches.miss_curve()
-                }
-            });
-            Ok(rows.iter().map(|&rows| curve.misses(rows)).collect())
-        }
+    if !(rate > 0.0 && rate <= 1.0) {
+        return Err(wrong(format!("a share of {rate}, not above 0 and up to 1")));
     }
+    let kind: Option<PolicyKind> = match policy {
+        "static" | "belady" => None,
+        _ => Some(
+            policy
+                .parse()
+                .map_err(|error: outcore::engine::cache::UnknownPolicy| wrong(error.to_string()))?,
+        ),
+    };
+    let (ids, is_static) = (ids.as_slice()?.to_vec(), policy == "static");
+    apart(py, move || {
+        let curve = match kind {
+            None => {
+                let hits = if is_static { static_top } else { belady };
+                let misses = |&rows: &u64| {
+                    let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+                    ids.len() as f64 - hits(&ids, rows) as f64
+                };
+                return rows.iter().map(misses).collect();
+            }
+            Some(PolicyKind::Lru) => {
+                let mut profile = match rate < 1.0 {
+                    true => ReuseProfile::sampled(rate),
+                    false => ReuseProfile::exact(),
+                };
+                ids.iter().for_each(|&id| profile.add(id));
+                profile.miss_curve()
+            }
+            Some(kind @ PolicyKind::S3Fifo) => {
+                let mut caches = Miniatures::new(kind, rate, &rows);
+                ids.iter().for_each(|&id| caches.add(id));
+                caches.miss_curve()
+            }
+        };
+        rows.iter().map(|&rows| curve.misses(rows)).collect()
+    })
 }
 
 /// Look-ups by how often their row occurs, as shares: once, twice, 3 to 4 times, 5 to 8, and so on; and the
@@ -568,12 +571,12 @@ pub(crate) fn reuse_shares(
     py: Python<'_>,
     ids: PyReadonlyArray1<'_, u64>,
 ) -> PyResult<(Vec<f64>, u64)> {
-    let ids = ids.as_slice()?;
-    Ok(py.detach(|| {
+    let ids = ids.as_slice()?.to_vec();
+    apart(py, move || {
         let mut counts = ReuseCounts::default();
         ids.iter().for_each(|&id| counts.add(id));
         (counts.shares(), counts.distinct())
-    }))
+    })
 }
 
 /// Writes a table, row by row.

@@ -19,6 +19,7 @@ import outcore as oc
 from outcore.cluster import KMeans
 from outcore.data import Dataset, Loader, Writer
 from outcore.decomposition import PCA
+from outcore.embedding import EmbeddingBag, Table
 from outcore.streams import StreamStore
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -271,3 +272,47 @@ def test_samples_side_by_side_are_read_without_their_neighbours(tmp_path: Path) 
         # Others each time, for those that were read may be kept.
         read, _ = by_kernel(lambda number, first=first, wanted=wanted: dataset[[first + 200 * number + at for at in wanted]])
         assert len(wanted) * size <= read <= (len(wanted) + len(wanted) // 50 + 4) * size
+
+
+def test_a_symmetric_product_that_fits_reads_its_operand_once_and_writes_the_result_once(
+    tmp_path: Path, make: Callable[..., oc.Array]
+) -> None:
+    session = small(tmp_path, "32MiB")
+    n, k = 1024, 16_384
+    a = make(session, n, k)
+    moved = Moved()
+    oc.linalg.syrk(a, out=str(tmp_path / "c.npy"))
+    assert moved.read == 4 * n * k
+    assert moved.written == 4 * n * n + HEADER
+
+
+def test_a_transpose_of_rows_reads_every_entry_once_and_moves_it_twice(tmp_path: Path) -> None:
+    session = small(tmp_path, "16MiB")
+    a, size = csr_matrix(session, tmp_path / "a", 40_000, 3000)
+    moved = Moved()
+    oc.linalg.csrcsc(a, str(tmp_path / "b"))
+    # By way of scratch, where each entry also has its row: twelve bytes, written and read once.
+    scratch = 12 * a.nnz
+    assert size + scratch <= moved.read <= 1.1 * (size + scratch)
+    assert size + scratch - 8 * (40_000 - 3000) <= moved.written <= 1.1 * (size + scratch)
+
+
+def test_rows_that_are_taken_are_read_and_written_once(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
+    session = small(tmp_path, "16MiB")
+    x = make(session, 16_384, 1024)
+    moved = Moved()
+    y = x.take(np.arange(0, 16_384, 4), out=str(tmp_path / "y.npy"))
+    assert moved.read == y.nbytes
+    assert moved.written == y.nbytes + HEADER
+
+
+def test_a_look_up_reads_each_row_that_is_not_in_memory_once(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
+    x = make(small(tmp_path, "16MiB"), 10_000, 64, "table")
+    table = Table.open(tmp_path / "table.npy", cache=256 * 500, session=small(tmp_path, "16MiB"))
+    ids = np.random.default_rng(0).integers(0, 10_000, 2000)
+    EmbeddingBag(table)(ids, np.arange(0, 2000, 20))
+    assert table.statistics.units_read == len(np.unique(ids))
+    table.keep(np.arange(400))
+    read = table.statistics.units_read
+    assert (table[:400] == x[:400]).all()
+    assert table.statistics.units_read == read

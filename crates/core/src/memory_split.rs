@@ -268,6 +268,27 @@ impl MemorySplit {
         (self.free() / 32).clamp(4096, most)
     }
 
+    /// Bytes of what is made ready ahead of its turn.
+    pub fn ahead_bytes(&self) -> u64 {
+        self.free() / 4
+    }
+
+    /// Bytes of chunks from which samples are drawn in random order: of the whole budget, since the
+    /// order is to be the same whatever else goes on.
+    pub fn drawn_chunks_bytes(&self) -> u64 {
+        self.budget / 8
+    }
+
+    /// Bytes of a piece of memory from which a cache cuts its slots, and of the longest one.
+    pub fn cache_piece_bytes(&self) -> [u64; 2] {
+        [self.budget / 64, self.budget / 16]
+    }
+
+    /// Whether rows that are read in every round leave a quarter of what is left to what passes by.
+    pub fn keeps_rows(&self, bytes: u64) -> bool {
+        bytes <= self.left() / 4 * 3
+    }
+
     /// The same of one of several streams that are open at a time, a power of two.
     pub fn side_block_bytes(&self, least: u64, most: u64) -> u64 {
         (self.free() / 128).next_power_of_two().clamp(least, most)

@@ -48,7 +48,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outcore_core::{Error, FormatError, Result, Session};
+use outcore_core::{Error, FormatError, MemorySplit, Result, Session};
 use outcore_engine::{Item, Reservation};
 use outcore_kernels::fetch_from;
 use outcore_store::checksum;
@@ -309,8 +309,8 @@ impl Dataset {
         // Not of what is free: the order is to be the same whatever else goes on.
         // Of the shortest samples, their order takes more than they do.
         let fit = || {
-            (self.session().memory_bytes() / 8 / (samples * mean.max(2 * ORDER_BYTES)))
-                .min(CHUNKS_AT_ONCE)
+            let drawn = MemorySplit::new(self.session()).drawn_chunks_bytes();
+            (drawn / (samples * mean.max(2 * ORDER_BYTES))).min(CHUNKS_AT_ONCE)
         };
         let at_once = at_once.unwrap_or_else(fit).max(1);
         let lanes = LANES

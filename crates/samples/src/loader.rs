@@ -37,8 +37,6 @@ use super::{Dataset, LOOK_EVERY};
 /// of any device.
 const AHEAD_BYTES: u64 = 16 << 20;
 const AHEAD_SAMPLES: u64 = 4096;
-/// Of the memory that is free, at most.
-const AHEAD_PART: u64 = 4;
 /// Batches that are ahead in any case, so that one is used while another is made.
 const AHEAD_MIN: u64 = 2;
 
@@ -569,7 +567,7 @@ fn ahead(dataset: &Dataset, options: &LoaderOptions) -> usize {
         let busy = (AHEAD_BYTES / bytes)
             .max(AHEAD_MIN)
             .min((AHEAD_SAMPLES / options.batch).max(AHEAD_MIN));
-        busy.min(MemorySplit::new(dataset.session()).free() / AHEAD_PART / bytes) as usize
+        busy.min(MemorySplit::new(dataset.session()).ahead_bytes() / bytes) as usize
     };
     options.ahead.unwrap_or_else(enough)
 }

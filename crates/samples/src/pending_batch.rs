@@ -13,7 +13,7 @@ use super::batch::{Batch, CancelPoll, shared};
 use super::buffer_pool::Spare;
 use super::images::Decode;
 use super::order::{Order, Positions};
-use super::sample_cache::{CacheSlot, Open, SampleCache, horizon};
+use super::sample_cache::{CacheSlot, Guard, SampleCache, horizon};
 
 /// Of pictures that are packed well.
 const PIXELS_PER_BYTE: u64 = 10;
@@ -209,7 +209,7 @@ impl PendingBatch {
     }
 
     /// Where kept samples are that were elsewhere; false if one is not there any more.
-    fn find_again(&mut self, kept: &Open<'_>) -> bool {
+    fn find_again(&mut self, kept: &Guard<'_>) -> bool {
         kept.entries(&self.samples)
             .into_iter()
             .zip(&mut self.places)

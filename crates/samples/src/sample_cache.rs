@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use outcore_core::{Error, Result};
+use outcore_core::{Error, MemorySplit, Result};
 use outcore_device::{Buf, Locked};
 use outcore_engine::{Pieces, ReclaimablePool, Reservation};
 
@@ -71,7 +71,7 @@ struct Table {
 }
 
 /// A look at what is kept; nothing goes meanwhile.
-pub(super) struct Open<'a> {
+pub(super) struct Guard<'a> {
     piece_bytes: usize,
     table: MutexGuard<'a, Table>,
     pieces: MutexGuard<'a, Pieces>,
@@ -88,11 +88,12 @@ impl SampleCache {
     pub(super) fn new(dataset: &Dataset) -> Result<Option<SampleCache>> {
         let (session, samples) = (dataset.session(), dataset.len().max(1));
         let mean = (dataset.bytes() / samples).max(1);
-        let piece_bytes = (session.memory_bytes() / 64)
+        let [piece_bytes, longest_bytes] = MemorySplit::new(session).cache_piece_bytes();
+        let piece_bytes = piece_bytes
             .next_power_of_two()
             .clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
         let piece_bytes = piece_bytes.max((OF_PIECE * mean).next_power_of_two());
-        if piece_bytes > (session.memory_bytes() / 16).min(PIECE_BYTES_LONGEST) {
+        if piece_bytes > longest_bytes.min(PIECE_BYTES_LONGEST) {
             return Ok(None);
         }
         let table_bytes = match samples * size_of::<u32>() as u64 {
@@ -132,7 +133,7 @@ impl SampleCache {
         }))
     }
 
-    pub(super) fn open(&self) -> Open<'_> {
+    pub(super) fn open(&self) -> Guard<'_> {
         let mut table = self.table.locked();
         let mut pieces = self.pool.pieces();
         let lost = pieces.lost_from();
@@ -141,7 +142,7 @@ impl SampleCache {
         }
         table.unused += pieces.bufs.len() - table.pieces.len();
         table.pieces.resize(pieces.bufs.len(), Slab::default());
-        Open {
+        Guard {
             piece_bytes: self.piece_bytes,
             table,
             pieces,
@@ -206,7 +207,7 @@ impl Table {
     }
 }
 
-impl Open<'_> {
+impl Guard<'_> {
     /// The part of `samples` samples, of `bytes` bytes together, that has room here.
     pub(super) fn part(&self, bytes: u64, samples: u64) -> f64 {
         let each = slot_bytes((bytes / samples.max(1)) as usize) as f64;

@@ -9,6 +9,8 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use outcore_device::Locked;
+
 /// A step that the store takes on the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -113,7 +115,7 @@ impl Faults {
 
     /// The steps so far, including failed ones. Empty for [`Faults::none`].
     pub fn log(&self) -> Vec<Step> {
-        self.log.lock().expect("no panic holds the log").clone()
+        self.log.locked().clone()
     }
 
     pub(crate) fn step(&self, step: Step) -> io::Result<()> {
@@ -121,7 +123,7 @@ impl Faults {
             return Ok(());
         };
         let number = self.taken.fetch_add(1, Ordering::Relaxed);
-        self.log.lock().expect("no panic holds the log").push(step);
+        self.log.locked().push(step);
         hook(number, step)
     }
 

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::RwLockWriteGuard;
 
 use outcore_core::{Error, Result};
+use outcore_device::Locked;
 use outcore_kernels::embedding::{Pooling, add_scaled};
 
 use crate::look_up::{Bagged, Bags, Feature};
@@ -240,7 +241,7 @@ impl TableSet {
             .collect::<Result<Vec<&Versioned>>>()?;
         let _committing: Vec<_> = versioned
             .iter()
-            .map(|versioned| versioned.committing.lock().expect(PANICKED))
+            .map(|versioned| versioned.committing.locked())
             .collect();
         let mut steps = Vec::with_capacity(ordered.len());
         for &number in &ordered {

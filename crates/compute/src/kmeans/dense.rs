@@ -84,7 +84,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
                 element: PhantomData,
             },
         };
-        if copied && lloyd.source.x.bytes() > lloyd.division.split.left() / 4 * 3 {
+        if copied && !lloyd.division.split.keeps_rows(lloyd.source.x.bytes()) {
             // So it is without room in scratch.
             lloyd.source.copy = Array::temporary(
                 session,

@@ -2,7 +2,9 @@
 //!
 //! What a plan takes itself grows with its tasks, and those of products grow faster than the data.
 //! So a plan of very many tasks is never there as a whole: what makes it is asked twice, to be
-//! looked at and to be carried out, and hands it over in segments, which run one after another.
+//! looked at and to be carried out, and hands it over in segments, which run one after another. The
+//! schedule of the first one is kept; those of others are made again when their turn comes, since
+//! to keep them would take the memory that segments are there to save.
 
 use outcore_engine::Plan;
 

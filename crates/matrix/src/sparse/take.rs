@@ -198,7 +198,7 @@ impl SparseRows {
         let new = NewSparse::make(session, out, shape, &mut plan)?;
         plan.bound(new.nbytes());
         let memory = MemorySplit::new(session).hold(self.held_bytes());
-        let half = memory.moved_panel_bytes() / 2;
+        let half = memory.copied_panel_bytes();
         let (_, indices, values) = a.arrays();
         let columns = [Some(indices), values].into_iter().flatten();
         let columns = columns.zip([1, 2]).map(|(part, which)| Column {
