@@ -54,8 +54,11 @@ def is_complete(run: Run) -> bool:
 
 
 def counted(runs: list[Run]) -> list[Run]:
-    """Of the runs of a case, those that are told in one number: all complete ones of the code that was measured last."""
-    complete = [run for run in runs if is_complete(run)]
+    """Of the runs of a case, those that are told in one number: all complete ones of the code that was measured last.
+
+    They are of the case as it is now: one whose work has changed is told by its title.
+    """
+    complete = [run for run in runs if is_complete(run) and run["title"] == runs[-1]["title"]]
     return [run for run in complete if run["sources"] == complete[-1]["sources"]]
 
 

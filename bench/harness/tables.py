@@ -66,6 +66,12 @@ def missing_words(runs: list[Case]) -> list[str]:
     return [f"**{case}: the device's limit may be too low, for these failed: {'; '.join(sorted(missing))}.**"] if missing else []
 
 
+def why_not(run: Case, last: Case) -> str:
+    if not results.is_complete(run):
+        return "interrupted"
+    return "other code since" if run["title"] == last["title"] else f"other work: {run['title']}"
+
+
 def runs_table(runs: list[Case]) -> str:
     """Every run, in the order in which they began, those that do not count too."""
     names = [comparison["against"] for comparison in runs[-1]["comparisons"]]
@@ -82,7 +88,7 @@ def runs_table(runs: list[Case]) -> str:
                 code(run),
                 f"{done} of {run['rounds']}",
                 f"{run['load_before']:.2f}",
-                "yes" if run in counted else "interrupted" if not results.is_complete(run) else "other code since",
+                "yes" if run in counted else why_not(run, runs[-1]),
                 *(f"{found.ratio.median:.2f}" if found and found.ratio else "" for found in ratios),
                 *([f"{spread(shares).median:.2f}" if shares else ""] if "bound" in heads else []),
             ]
