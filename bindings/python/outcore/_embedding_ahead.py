@@ -67,17 +67,20 @@ def look_ahead(
             asked = features(batch)
             known.append((batch, asked, reader.submit(tables.prefetch, asked)))
 
-    def look_up_next() -> None:
-        read_on()
-        if known:
-            batch, asked, read = known.popleft()
-            coming.append((batch, tables.submit(asked, time=read.result())))
+    def begin_look_up() -> None:
+        batch, asked, read = known.popleft()
+        coming.append((batch, tables.submit(asked, time=read.result())))
 
     try:
-        look_up_next()
-        while coming:
-            look_up_next()
+        read_on()
+        while known or coming:
+            if not coming:
+                begin_look_up()
+                read_on()
+            if known and known[0][2].done():
+                begin_look_up()
             batch, rows = coming.popleft()
             yield batch, rows.result()
+            read_on()
     finally:
         reader.shutdown(cancel_futures=True)
