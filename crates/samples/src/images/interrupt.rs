@@ -1,7 +1,9 @@
 //! Decoding that can be left.
 //!
 //! Decoders are others' code, which knows nothing of cancellation, and a picture may take seconds.
-//! All of them read their bytes bit by bit, and end soon after a read fails.
+//! Most of them read their bytes bit by bit, and end soon after a read fails. Those of WebP and TIFF
+//! compute when they have read a picture, or a strip of it, and the last pass of a progressive JPEG
+//! reads nothing: these go on to their end.
 
 use std::borrow::Cow;
 use std::cell::Cell;
