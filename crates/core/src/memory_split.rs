@@ -268,6 +268,11 @@ impl MemorySplit {
         (self.free() / 32).clamp(4096, most)
     }
 
+    /// The same of one of several streams that are open at a time, a power of two.
+    pub fn side_block_bytes(&self, least: u64, most: u64) -> u64 {
+        (self.free() / 128).next_power_of_two().clamp(least, most)
+    }
+
     /// Bytes of what is made ready ahead of its turn.
     pub fn ahead_bytes(&self) -> u64 {
         self.free() / 4
@@ -287,11 +292,6 @@ impl MemorySplit {
     /// Whether rows that are read in every round leave a quarter of what is left to what passes by.
     pub fn keeps_rows(&self, bytes: u64) -> bool {
         bytes <= self.left() / 4 * 3
-    }
-
-    /// The same of one of several streams that are open at a time, a power of two.
-    pub fn side_block_bytes(&self, least: u64, most: u64) -> u64 {
-        (self.free() / 128).next_power_of_two().clamp(least, most)
     }
 }
 

@@ -538,7 +538,11 @@ fn tensors_of(session: &Session, path: &Path) -> Result<Vec<Tensor>> {
     let head = start_of(&reader, 8)?;
     let wrong = |reason: &str| Error::Format(corrupt(&object, 0, reason.to_owned()));
     if head.starts_with(&gguf::MAGIC) {
-        return whole(&object, &reader, tensors_of_gguf(&object, &reader)?);
+        return whole(
+            &object,
+            &reader,
+            tensors_of_gguf(session, &object, &reader)?,
+        );
     }
     let len = head
         .try_into()
@@ -556,9 +560,11 @@ fn tensors_of(session: &Session, path: &Path) -> Result<Vec<Tensor>> {
     whole(&object, &reader, tensors)
 }
 
-fn tensors_of_gguf(object: &str, reader: &FileReader) -> Result<Vec<Tensor>> {
+fn tensors_of_gguf(session: &Session, object: &str, reader: &FileReader) -> Result<Vec<Tensor>> {
     let mut bytes = 1 << 20;
     loop {
+        let what = format!("the head of {object}");
+        let _held = (session.engine()).reserve(&what, bytes.min(reader.len()))?;
         let head = start_of(reader, bytes)?;
         let found = gguf::parse(&head)
             .map_err(|reason| Error::Format(corrupt(object, 0, format!("its head: {reason}"))))?;
