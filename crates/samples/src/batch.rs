@@ -7,8 +7,8 @@ use outcore_core::Result;
 use outcore_kernels::{append_past_caches, append_with_crc32c};
 use outcore_store::checksum_on;
 
-use super::Dataset;
 use super::buffer_pool::Bytes;
+use super::dataset::Dataset;
 
 /// Bytes that are copied or decoded between two cancellation polls: some milliseconds.
 const COPIED_BYTES: usize = 16 << 20;

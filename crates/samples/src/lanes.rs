@@ -8,7 +8,7 @@ use std::time::Duration;
 use outcore_core::{Error, Result};
 use outcore_engine::{GatherOptions, Gathered, Reservation, Ticket};
 
-use super::Dataset;
+use super::dataset::Dataset;
 use super::order::{Chunked, Order, Positions, Turns, Window};
 use super::pending_batch::{PendingBatch, Place};
 

@@ -27,11 +27,11 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::{Batch, shared};
 use super::buffer_pool::{Bytes, Spare};
+use super::dataset::{Dataset, LOOK_EVERY};
 use super::lanes::Lanes;
 use super::order::{Chunks, Order, Positions, Shuffle};
 use super::pending_batch::{Future, Keeping, Made, PendingBatch, Place};
 use super::sample_cache::SampleCache;
-use super::{Dataset, LOOK_EVERY};
 
 /// What batches ahead have together, unless the caller says how many they are: enough for the queue
 /// of any device.

@@ -13,13 +13,12 @@ use outcore_engine::{GatherOptions, Item};
 use outcore_store::{checksum, checksum_on};
 use twox_hash::XxHash3_128;
 
+use super::dataset::{Dataset, Inner};
+use super::manifest::{FORMAT, File, MANIFEST_BYTES, Manifest, VERSION, parts, summed};
 use super::names::Lookup;
 use super::packed::{GROUP, Group, PackedNumbers};
-use super::sample_storage::Body;
+use super::sample_storage::{Body, ExternalFiles};
 use super::schema::Schema;
-use super::{
-    Dataset, ExternalFiles, FORMAT, File, Inner, MANIFEST_BYTES, Manifest, VERSION, parts, summed,
-};
 
 /// Read at once, between two looks at whether opening is to end.
 const LOAD_BYTES: usize = 1 << 20;

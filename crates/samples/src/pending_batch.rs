@@ -8,9 +8,9 @@ use outcore_core::{Error, Result};
 use outcore_engine::{Gathered, Ticket};
 use outcore_kernels::{crc32c_of_three, fetch_bytes};
 
-use super::Dataset;
 use super::batch::{Batch, CancelPoll, shared};
 use super::buffer_pool::Spare;
+use super::dataset::Dataset;
 use super::images::Decode;
 use super::order::{Order, Positions};
 use super::sample_cache::{CacheSlot, Guard, SampleCache, horizon};

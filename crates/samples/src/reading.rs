@@ -11,8 +11,8 @@ use outcore_engine::{GatherOptions, Gathered, Item, Ticket};
 
 use super::batch::{Batch, CancelPoll, Column, shared};
 use super::buffer_pool::Bytes;
+use super::dataset::{Dataset, LOOK_EVERY};
 use super::packed::GROUP;
-use super::{Dataset, LOOK_EVERY};
 
 /// Of a long sample, read at once.
 const PIECE_BYTES: usize = 256 << 10;

@@ -11,7 +11,7 @@ use outcore_core::{Error, MemorySplit, Result};
 use outcore_device::{Buf, Locked};
 use outcore_engine::{Pieces, ReclaimablePool, Reservation};
 
-use super::Dataset;
+use super::dataset::Dataset;
 
 /// Pieces of memory, of which there should be some dozens.
 const PIECE_BYTES_MIN: u64 = 256 << 10;

@@ -23,10 +23,10 @@ use outcore_core::{Error, FormatError, Result, Session};
 
 use self::text::Text;
 use self::walk::{Sample, Walk};
-use super::record_format::{Fault, shown, tensors};
+use super::record_format::{Fault, Form, shown, tensors};
 use super::sample_storage::SourcePlace;
 use super::schema::{Field, Schema};
-use super::{DatasetWriter, Form};
+use super::writer::DatasetWriter;
 
 /// A call that takes samples ends after this long, so that others may look at how far it is.
 const TAKE_TIME: Duration = Duration::from_millis(100);

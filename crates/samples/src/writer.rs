@@ -24,11 +24,12 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoints;
 use super::clustering::Clustering;
+use super::dataset::Dataset;
+use super::manifest::{File, MANIFEST_BYTES, Manifest, parts};
 use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
-use super::sample_storage::SourcePlace;
+use super::sample_storage::{ExternalFiles, SourcePlace};
 use super::schema::{Field, Schema};
-use super::{Dataset, ExternalFiles, File, MANIFEST_BYTES, Manifest, parts};
 
 /// Between two checkpoints, where there are not as many bytes sooner.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(10);

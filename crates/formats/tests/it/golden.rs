@@ -1,8 +1,6 @@
 //! Files written by SciPy, scikit-learn and PyArrow (`golden/make_golden.py`) are read back
 //! correctly.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
@@ -13,7 +11,7 @@ use outcore_formats::parquet::{self, Columns};
 use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{Batch, Chunk, Error, Precision, Result, Triplets, Vocabulary, npz};
 
-use common::{bytes, file, for_each_chunk, lines};
+use super::common::{bytes, file, for_each_chunk, lines};
 
 type Matrix = BTreeMap<(u64, u64), f64>;
 

@@ -1,7 +1,5 @@
 //! The output of each writer is read back by the parser of the same format.
 
-mod common;
-
 use std::sync::Arc;
 
 use outcore_formats::libsvm::{self, Base, LabelKind};
@@ -11,7 +9,7 @@ use outcore_formats::{Batch, Chunk, Precision, Triplets, bag_of_words, npz, xc};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 
-use common::{for_each_chunk, lines};
+use super::common::{for_each_chunk, lines};
 
 const COLUMNS: u64 = 50;
 const LABELS: u64 = 9;

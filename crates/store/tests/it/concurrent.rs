@@ -1,12 +1,10 @@
 //! Many writers and readers of few names at once. Threads stand for processes: their locks exclude
 //! each other in the same way.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{change, holds, leftovers, put};
+use super::common::{change, holds, leftovers, put};
 use outcore_store::{Error, Folder, Scratch, Store, Tmpfs};
 
 const LEN: u64 = 5000;

@@ -1,11 +1,9 @@
 //! Promises of a folder of objects without faults of the system.
 
-mod common;
-
 use std::fs;
 use std::sync::Arc;
 
-use common::{change, fill, holds, leftovers, put};
+use super::common::{change, fill, holds, leftovers, put};
 use outcore_store::{Error, Faults, Folder, State, Step, Store};
 use tempfile::TempDir;
 

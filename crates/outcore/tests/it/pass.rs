@@ -1,7 +1,7 @@
 //! A fold that the library does not know, over dense and sparse rows.
 
 #[allow(dead_code, reason = "the fold alone is used here")]
-#[path = "../examples/histogram.rs"]
+#[path = "../../examples/histogram.rs"]
 mod histogram;
 
 use std::sync::Mutex;

@@ -569,7 +569,7 @@ fn a_record_that_memory_has_no_room_for_is_an_error() {
 }
 
 /// Made once, by `make_golden`, and kept for ever.
-const GOLDEN: &[u8] = include_bytes!("golden/streams-1.store");
+const GOLDEN: &[u8] = include_bytes!("../golden/streams-1.store");
 const NAMES: [&str; 6] = ["bytes", "empty", "lz4", "records", "unfinished", "zstd"];
 
 fn golden_records() -> Vec<Vec<u8>> {

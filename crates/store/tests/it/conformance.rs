@@ -1,10 +1,8 @@
 //! Promises of every store, whatever its backend.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{bytes_of, change, fill, is_all, put};
+use super::common::{bytes_of, change, fill, is_all, put};
 use outcore_device::MemoryDevice;
 use outcore_store::{Access, Error, Folder, Formatted, State, Store, locate};
 

@@ -1,12 +1,10 @@
 //! Every step of every write fails once, and by seeds several at a time: existing objects are
 //! intact, or marked.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use common::{assert_whole_or_marked, change, holds, leftovers, put};
+use super::common::{assert_whole_or_marked, change, holds, leftovers, put};
 use outcore_store::{Error, Faults, Folder, Step, Store};
 use tempfile::TempDir;
 

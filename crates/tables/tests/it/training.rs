@@ -1,10 +1,8 @@
 //! Training, updates and versions against a plain model of them: all rows in memory.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Random, bits, session_with};
+use super::common::{Random, bits, session_with};
 use outcore_core::{Error, Session, WrapDevice};
 use outcore_device::{Device, Faults, Faulty};
 use outcore_kernels::embedding::{RowUpdate, add_scaled};

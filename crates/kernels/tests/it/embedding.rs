@@ -2,7 +2,7 @@
 
 use outcore_kernels::embedding::{Pooling, RowEncoding, ScaleBias, Weights};
 
-const GOLDEN: &[u8] = include_bytes!("golden/embedding.bin");
+const GOLDEN: &[u8] = include_bytes!("../golden/embedding.bin");
 
 struct Reader(&'static [u8]);
 

@@ -1,14 +1,12 @@
 //! Every fault of a text is found, and reported with its line and reason.
 
-mod common;
-
 use outcore_formats::libsvm::{Base, LabelKind};
 use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{
     Batch, Chunk, Error, Precision, Result, Triplets, bag_of_words, libsvm, matrix_market, xc,
 };
 
-use common::{for_each_chunk, lines};
+use super::common::{for_each_chunk, lines};
 
 #[test]
 fn a_whole_text_is_one_document_with_words_across_lines() {

@@ -1,8 +1,6 @@
 //! The fast parsers against plain ones that split at blanks, with results independent of how the
 //! text is cut.
 
-mod common;
-
 use outcore_formats::libsvm::{self, Base, LabelKind};
 use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{Batch, Chunk, Lines, Position, Source, Vocabulary};

@@ -1,15 +1,13 @@
 //! Promises of a formatted device after a crash at any point, and after damage: every prefix of the
 //! writes of a long history.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{bytes_of, fill, is_all, put, value_of_stream, write_stream};
+use super::common::{bytes_of, fill, is_all, put, value_of_stream, write_stream};
 use outcore_device::{Blocking, Device, Limits, MemoryDevice, Route, read_now, write_now};
 use outcore_store::{Access, Error, Formatted, State, Store};
 

@@ -1,12 +1,10 @@
 //! Folders whose objects are created together: all of them or none, whatever fails.
 
-mod common;
-
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{fill, holds, leftovers};
+use super::common::{self, fill, holds, leftovers};
 use outcore_store::{CHECKPOINT, Error, Faults, Folder, Step, Store, Unfinished};
 
 const LEN: u64 = 5000;

@@ -1,7 +1,5 @@
 //! Arbitrary bytes never panic, and nor do good files with some bytes changed.
 
-mod common;
-
 use outcore_formats::read_as_everything;
 use proptest::prelude::*;
 
@@ -17,7 +15,7 @@ fn changed(files: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
         any::<prop::sample::Index>(),
     )
         .prop_map(|(name, changes, length)| {
-            let mut bytes = common::bytes(name);
+            let mut bytes = super::common::bytes(name);
             for (position, byte) in changes {
                 let position = position.index(bytes.len());
                 bytes[position] = byte;

@@ -1,7 +1,7 @@
 //! Rows by their numbers, and elements of every type, against the same in memory.
 
 #[allow(dead_code, reason = "the kernel alone is used here")]
-#[path = "../examples/own_kernel.rs"]
+#[path = "../../examples/own_kernel.rs"]
 mod own_kernel;
 
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};

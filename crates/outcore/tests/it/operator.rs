@@ -2,7 +2,7 @@
 //! loops.
 
 #[allow(dead_code, reason = "the operator alone is used here")]
-#[path = "../examples/laplacian.rs"]
+#[path = "../../examples/laplacian.rs"]
 mod laplacian;
 
 use std::f64::consts::PI;

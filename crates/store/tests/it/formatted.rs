@@ -1,12 +1,10 @@
 //! Promises of a formatted device: versions, names, a full device, other processes, and the format
 //! itself.
 
-mod common;
-
 use std::io;
 use std::sync::Arc;
 
-use common::{bytes_of, change, fill, is_all, put};
+use super::common::{bytes_of, change, fill, is_all, put};
 use outcore_device::{Device, MemoryDevice, read_now, write_now};
 use outcore_store::{Access, Error, Folder, Formatted, State, Store};
 
@@ -406,7 +404,7 @@ fn what_is_no_store_is_told() {
 }
 
 /// Made once, by `make_golden`, and kept for ever.
-const GOLDEN: &[u8] = include_bytes!("golden/v1.store");
+const GOLDEN: &[u8] = include_bytes!("../golden/v1.store");
 
 fn holds_what_golden_does(store: &Formatted) {
     assert_eq!(

@@ -1,10 +1,8 @@
 //! Scratch is found, cleaned, and refused where it defeats its purpose.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{fill, put};
+use super::common::{fill, put};
 use outcore_store::{CHECKPOINT, Error, Faults, Scratch, Tmpfs};
 
 fn count(path: &std::path::Path) -> usize {

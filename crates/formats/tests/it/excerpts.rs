@@ -1,8 +1,6 @@
 //! Excerpts of real data (`data/README.md`), compressed or not, against facts counted by other
 //! tools.
 
-mod common;
-
 use std::io::Write;
 
 use outcore_formats::libsvm::{Base, LabelKind};
@@ -11,7 +9,7 @@ use outcore_formats::{
     Batch, Chunk, Lines, Position, Sink, Source, Triplets, Vocabulary, bag_of_words, libsvm,
 };
 
-use common::{bytes, for_each_chunk, lines};
+use super::common::{bytes, for_each_chunk, lines};
 
 #[test]
 fn rows_of_a9a_are_read_from_any_packing() {

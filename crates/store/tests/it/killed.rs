@@ -4,15 +4,13 @@
 //! The test runs its own binary again as the child, on the one test that does the child's work. The
 //! child stops at the given step, reports it, and is killed there.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{
+use super::common::{
     assert_whole_or_marked, bytes_of, change, fill, holds, leftovers, put, value_of_stream,
     write_stream,
 };
@@ -145,7 +143,12 @@ impl Drop for Stopped {
 
 fn run_to(work: &str, folder: &Path, step: u64) -> Stopped {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            "killed::child",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(WORK, work)
         .env(FOLDER, folder)
         .env(STEP, step.to_string())

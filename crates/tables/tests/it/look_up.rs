@@ -1,11 +1,9 @@
 //! Look-ups against a plain model of them: all rows in memory, one bag after another.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Random, bits, session_with};
+use super::common::{Random, bits, session_with};
 use outcore_core::format::{npy, safetensors};
 use outcore_core::{DType, Error, Order, Session, WrapDevice};
 use outcore_device::{Device, Faults, Faulty};
