@@ -153,7 +153,7 @@ def open(
         A folder that holds a sparse matrix; a `.npy` file; or a raw one: described by `dtype` and `shape`, or by a JSON file
         beside it (`x.bin.json` for `x.bin`). A path may go on behind a store (`disk.store/x.npy`), as everywhere in outcore.
     dtype, shape, order, offset, leading_dimension
-        What a raw file holds: float32 or float64; one or two numbers; rows ("C") or columns ("F") next to each other; bytes
+        What a raw file holds: any type of an `Array`; one number or more; rows ("C") or columns ("F") next to each other; bytes
         before the first element; elements from the start of one row (or column) to that of the next, without gaps if None.
     interrupted : bool
         Open it also where an earlier write in place did not finish.

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import re
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +51,12 @@ class Appender:
         self._session, self._path = session, full_path(path)
         self._file: int | None = None
         self._is_open = True
+        self._is_new = False
         self._shape: tuple[int, ...] = ()
         if os.path.exists(self._path):
             self._begin()
+        elif (store := next((str(path) for path in Path(self._path).parents if path.is_file()), None)) is not None:
+            raise UnsupportedError(f"{self._path}: rows are appended to files, and {store} is a store", object=self._path)
 
     def _begin(self) -> None:
         """Locks the file and finds its end."""
@@ -124,6 +128,7 @@ class Appender:
         if values.ndim == 0:
             raise ShapeError("the first block of a new array must be rows, not a number")
         self._session.create(self._path, (0, *values.shape[1:]), type_name(values.dtype)).close()
+        self._is_new = True
         self._begin()
 
     def _put(self, data: memoryview) -> None:
@@ -169,11 +174,17 @@ class Appender:
         # All that changes lies in one sector: it is written whole or not at all.
         os.pwrite(self._file, head[:512] if self._text_end > 512 else head, 0)
         os.fdatasync(self._file)
+        self._is_new = False
         self._head, self._shape = head + self._head[self._text_end :], shape
 
     def _undo(self) -> None:
-        """Leaves out what was written since the last flush."""
-        if self._file is not None:
+        """Leaves out what was written since the last flush; a new file, if there was none."""
+        if self._file is not None and self._is_new:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            self._release()
+            self._shape, self._is_new = (), False
+        elif self._file is not None:
             self._written = self._shape[0]
             self._end = self._text_end + self._written * self._row_bytes
             with contextlib.suppress(OSError):

@@ -7,10 +7,10 @@ assignments are written through to the file. Indexing is in `_index`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, overload
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,19 @@ class Array(Stored[_native.Matrix]):
         "x[i:j] gives parts in memory"
     )
     _IN_MEMORY: ClassVar[str] = "x.numpy()"
+    _INSTEAD: ClassVar[Mapping[str, str]] = {
+        "append": "outcore.append(path)",
+        "astype": "outcore.convert(x, path, dtype=...)",
+        "copy": "outcore.convert(x, path)",
+        "dot": "x @ y",
+        "median": "x.histogram",
+        "percentile": "x.histogram",
+        "quantile": "x.histogram",
+        "to_numpy": "x.numpy()",
+        "tofile": "outcore.convert(x, path)",
+        "transpose": "x.T",
+        "values": "x.numpy()",
+    }
     _OF_MEMORY: ClassVar[frozenset[str]] = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
     def __init__(self, session: Session, matrix: _native.Matrix, origin: Origin | None, part: Part | None = None) -> None:
@@ -602,11 +615,6 @@ class Array(Stored[_native.Matrix]):
             return NotImplemented
         return _vector_product(other, self) if 1 in (self.ndim, other.ndim) else _product(other, self)
 
-    # What is not there
-
-    def __bool__(self) -> NoReturn:
-        raise ArgumentError("an array on SSD has no truth value; use `x is not None`, or len(x)")
-
     # Life
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -666,7 +674,7 @@ def in_memory(x: Any) -> Any:
     try:
         return imported(x)
     except (BufferError, RuntimeError, TypeError) as error:
-        raise ArgumentError(f"a {type(x).__name__} is multiplied where NumPy reads its memory, on the CPU: {error}") from None
+        raise ArgumentError(f"a {type(x).__name__} is computed with where NumPy reads its memory, on the CPU: {error}") from None
 
 
 def unmasked(x: Any, name: str) -> Any:
@@ -712,6 +720,7 @@ def _packed(values: npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> npt
 
 def native_operand(x: Any, name: str, session: Session) -> Any:
     """An operand of the native functions: the matrix of an `Array`, or a NumPy array, copied only if the engine cannot read it.
+    A tensor of another library is the NumPy array over its memory.
 
     One of fewer bits becomes float32 where that takes little memory; else it goes to scratch, and is converted on the way.
 
@@ -725,8 +734,9 @@ def native_operand(x: Any, name: str, session: Session) -> Any:
             raise ShapeError(f"{name} has {x.ndim} dimensions, but must have 1 or 2; see it as rows with x.reshape(len(x), -1)")
         return x._inner
     refuse_sparse(x, name)
+    x = in_memory(x)
     if not isinstance(x, np.ndarray):
-        raise ArgumentError(f"{name} must be an outcore array or a NumPy array, not {type(x).__name__}")
+        raise ArgumentError(f"{name} must be an outcore array, a NumPy array or a tensor on the CPU, not {type(x).__name__}")
     is_small = is_decoded(unmasked(x, name).dtype)
     if not is_small:
         float_name(x.dtype)

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from . import _native
-from ._array import Array, session_of, unmasked
+from ._array import Array, in_memory, session_of, unmasked
 from ._dtypes import is_decoded
 from ._plan import Plan, explain
 from ._session import Session
@@ -101,7 +101,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         With `reset` its features are those that are known from now on, else it must have as many.
         """
         if not isinstance(X, (Array, Sparse)):
-            unmasked(X, "X")
+            X = unmasked(in_memory(X), "X")
             accepted = "csr" if self._TAKES_SPARSE else False
             is_small = isinstance(X, np.ndarray) and is_decoded(X.dtype)
             dtypes = np.float32 if is_small else [np.float64, np.float32]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -16,10 +17,14 @@ class Refusing:
 
     __slots__ = ()
 
+    _NOUN: ClassVar[str]
+    _WHAT: ClassVar[str]
     _COMPARED: ClassVar[str]
     _CALCULATED: ClassVar[str]
     _IN_MEMORY: ClassVar[str]
     """How all of it comes into memory."""
+    _INSTEAD: ClassVar[Mapping[str, str]] = {}
+    """What does out of core what a name is looked for."""
     _OF_MEMORY: ClassVar[frozenset[str]]
     """Names of what it is there."""
 
@@ -38,8 +43,14 @@ class Refusing:
 
     __hash__ = object.__hash__
 
+    def __bool__(self) -> NoReturn:
+        raise ArgumentError(f"{self._WHAT} on SSD has no truth value; use `x is not None`, or len(x)")
+
     def _no_comparison(self, _: object) -> NoReturn:
         raise ArgumentError(self._COMPARED)
+
+    def _no_change(self, *_: object) -> NoReturn:
+        raise ArgumentError(f"rows of {self._WHAT} on SSD stay; take(rows, out=path) makes a copy of those to keep")
 
     def _no_arithmetic(self, *_: object) -> NoReturn:
         raise ArgumentError(self._CALCULATED)
@@ -52,6 +63,7 @@ class Refusing:
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_arithmetic
         __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = _no_arithmetic
         __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _no_arithmetic
+        __delitem__ = _no_change
         __divmod__ = __rdivmod__ = __round__ = _no_arithmetic
 
         def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -66,4 +78,5 @@ class Refusing:
         def __getattr__(self, name: str) -> NoReturn:
             has = name in self._OF_MEMORY
             advice = f"; {self._IN_MEMORY}.{name} has it, where the {self._NOUN} fits in memory" if has else ""
+            advice = f"; use {self._INSTEAD[name]}" if name in self._INSTEAD else advice
             raise AttributeError(f"{self._WHAT} on SSD has no {name!r}{advice}")

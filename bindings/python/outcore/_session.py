@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -462,9 +462,6 @@ class Stored(Refusing, ABC, Generic[Native]):
     """A matrix, or a view of one, with its session and its path; opened again in a forked child on first use."""
 
     __slots__ = ("_dtype", "_matrix", "_process", "_session")
-
-    _NOUN: ClassVar[str]
-    _WHAT: ClassVar[str]
 
     def __init__(self, session: Session, matrix: Native) -> None:
         self._session = session._whole

@@ -7,6 +7,8 @@ rows. Reading returns SciPy matrices of the caller.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -67,6 +69,11 @@ class Sparse(Stored[_native.SparseMatrix]):
         "s[i:j] gives rows in memory"
     )
     _IN_MEMORY: ClassVar[str] = "s.scipy()"
+    _INSTEAD: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("histogram", "max", "mean", "min", "std", "var"), "outcore.linalg.column_statistics(s)"),
+        "dot": "s @ x",
+        "transpose": "s.T",
+    }
     _OF_MEMORY: ClassVar[frozenset[str]] = frozenset(
         ("A", "H", "argmax", "argmin", "asformat", "astype", "copy", "data", "diagonal", "dot", "getcol", "getrow", "indices")
         + ("indptr", "max", "maximum", "mean", "min", "minimum", "multiply", "nonzero", "power", "sqrt", "sum", "toarray")
@@ -252,7 +259,7 @@ class Sparse(Stored[_native.SparseMatrix]):
                 ".scipy().toarray() for a dense array in memory"
             )
 
-    def __getitem__(self, key: Rows | tuple[Rows, Any]) -> Any:
+    def __getitem__(self, key: Rows | EllipsisType | tuple[Rows | EllipsisType, Any]) -> Any:
         """Some rows as a SciPy matrix, read now; of a matrix in CSC some columns, as in `a[:, 3:5]`.
 
         Rows are picked by a number, a slice, a list of numbers or a mask; those of a list or mask come in one batch. Columns of a
@@ -269,6 +276,8 @@ class Sparse(Stored[_native.SparseMatrix]):
             For other keys. NoMemoryError, for more than the memory available.
         """
         rows, cols = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
+        if rows is Ellipsis:
+            rows = slice(None)
         mesh = mesh_of((rows, cols))
         if self.format == "csc":
             turned: Any = np.ix_(mesh[1], mesh[0]) if mesh else (cols, rows)

@@ -54,18 +54,18 @@ def extreme(x: Counted, how: Literal["min", "max"], axis: Axis, of_numpy: Mappin
     _refuse(of_numpy)
     if not x.size:
         raise ArgumentError(f"{x!r} has no elements, and so no {how}imum")
-    found = _reduced(x, how) if axis is None else _by_axis(x, axis)[how]
+    found = _reduced(x, how) if _is_whole(x, axis) else _by_axis(x, axis)[how]
     return np.asarray(found).astype(x.dtype)[()]
 
 
 def total(x: Counted, axis: Axis, of_numpy: Mapping[str, None] = NOTHING) -> Any:
     """The sum; of integers an integer, of 64 bits as NumPy's."""
     _refuse(of_numpy)
-    if axis is None:
+    if _is_whole(x, axis):
         found: Any = _reduced(x, "sum")
     else:
         statistics = _by_axis(x, axis)
-        found = statistics["mean"] * statistics["count"] if statistics["count"] else np.zeros(len(statistics["mean"]))
+        found = statistics["mean"] * statistics["count"] if statistics["count"] else np.zeros_like(statistics["mean"])
     if x.dtype.kind in "biu":
         found = np.rint(found).astype(np.uint64 if x.dtype.kind == "u" else np.int64)
     return np.float64(found) if np.ndim(found) == 0 and x.dtype.kind not in "biu" else found
@@ -73,7 +73,7 @@ def total(x: Counted, axis: Axis, of_numpy: Mapping[str, None] = NOTHING) -> Any
 
 def mean(x: Counted, axis: Axis, of_numpy: Mapping[str, None] = NOTHING) -> Any:
     _refuse(of_numpy)
-    if axis is None:
+    if _is_whole(x, axis):
         return np.float64(_reduced(x, "sum") / x.size) if x.size else np.float64("nan")
     return _by_axis(x, axis)["mean"]
 
@@ -81,7 +81,7 @@ def mean(x: Counted, axis: Axis, of_numpy: Mapping[str, None] = NOTHING) -> Any:
 def moment(x: Counted, axis: Axis, ddof: int, of_numpy: Mapping[str, None] = NOTHING) -> Any:
     """The variance; of all elements, merged from those of the columns."""
     _refuse(of_numpy)
-    if axis is not None:
+    if not _is_whole(x, axis):
         return _by_axis(x, axis, ddof)["variance"]
     found = _by_axis(x, 0)
     count, means = found["count"], found["mean"]
@@ -136,13 +136,26 @@ def _refuse(of_numpy: Mapping[str, None]) -> None:
         raise ArgumentError(f"{given[0]}= is for arrays in memory; change the result, as with .astype or [:, None]")
 
 
-def _by_axis(x: Counted, axis: int, ddof: int = 0) -> Any:
+def _is_whole(x: Counted, axis: Axis) -> bool:
+    """Whether one number comes of all elements: a vector has but one axis."""
+    if axis is None:
+        return True
     if not isinstance(axis, (int, np.integer)):
         raise ArgumentError(f"axis must be None (all elements) or the number of one axis, not {axis!r}")
-    if x.ndim > 2 or not -x.ndim <= axis < x.ndim:
-        raise ShapeError(f"{x!r} has no axis {axis} to go along" + ("; see it as rows with reshape" if x.ndim > 2 else ""))
-    along = x.T if x.ndim == 2 and axis % 2 == 1 else x
+    if not -x.ndim <= axis < x.ndim:
+        raise ShapeError(f"{x!r} has no axis {axis} to go along")
+    return x.ndim == 1
+
+
+def _by_axis(x: Counted, axis: Axis, ddof: int = 0) -> Any:
+    """Statistics of each column (axis 0), of the shape of a row, or of each row of a matrix."""
+    assert axis is not None, "that is all elements"
+    if x.ndim > 2 and axis % x.ndim:
+        raise ShapeError(f"{x!r} goes along its first axis only; see it as a matrix with x.reshape(len(x), -1) for the second")
+    along = x.T if x.ndim == 2 and axis % 2 == 1 else x._flat
     found = x._session._run(_native.column_statistics(x._session._inner, along._inner), "column statistics", None)
+    if x.ndim > 2:
+        found = {name: np.reshape(value, x.shape[1:]) if np.ndim(value) else value for name, value in found.items()}
     with np.errstate(invalid="ignore", divide="ignore"):
         found["variance"] = found["m2"] / np.float64(found["count"] - ddof)
     return found

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import outcore as oc
-from outcore import errors
+from outcore import errors, streams
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (3, 4)], ids=str)
@@ -67,6 +67,19 @@ def test_a_block_that_fails_leaves_the_array_as_it_was(tmp_path: Path) -> None:
         w.write(np.ones((1, 3)))
 
 
+def test_a_new_array_that_fails_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    with pytest.raises(RuntimeError), oc.append(path) as w:
+        w.write(np.ones((2, 3)))
+        raise RuntimeError
+    assert not path.exists()
+    with oc.append(path) as w:
+        w.write(np.ones((1, 16)))
+        w.flush()
+        w.write(np.ones((2, 16)))
+    assert oc.open(path).shape == (3, 16)
+
+
 def test_flushed_rows_stay_whatever_comes_after(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     with pytest.raises(ZeroDivisionError), oc.append(path) as w:
@@ -102,6 +115,10 @@ def test_what_does_not_grow_says_so(tmp_path: Path) -> None:
     for name in ("f.npy", "x.bin"):
         with pytest.raises(errors.UnsupportedError, match="appended to"):
             oc.append(tmp_path / name)
+    outcore_store = tmp_path / "s.store"
+    streams.StreamStore(outcore_store, size="16MiB").close()
+    with pytest.raises(errors.UnsupportedError, match=r"s\.store is a store"):
+        oc.append(outcore_store / "x.npy")
     full = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9,)}\n"
     (tmp_path / "full.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(full).to_bytes(2, "little") + full + bytes(72))
     before = (tmp_path / "full.npy").read_bytes()

@@ -153,6 +153,27 @@ def test_rows_within_a_limit_of_the_process(limit: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("shape", "picked"),
+    [
+        ((20_000, 1000), lambda rng: np.tile(rng.permutation(20_000), 6)),
+        ((2000, 1000), lambda rng: np.tile(rng.permutation(2000), 60)),
+        ((200_000, 100), lambda rng: rng.integers(0, 200_000, 400_000)),
+        ((100_000, 200), lambda rng: np.append(rng.permutation(100_000), np.full(100_000, 77))[rng.permutation(200_000)]),
+    ],
+    ids=["often", "all of it in memory", "bootstrap", "one row"],
+)
+def test_rows_that_come_often_fit_any_budget(
+    shape: tuple[int, int], picked: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    rows = picked(rng)
+    x = rng.integers(0, 255, shape, dtype=np.uint8)
+    oc.configure("16MiB", scratch=tmp_path)
+    taken = oc.from_numpy(tmp_path / "x.npy", x).take(rows)
+    for start in range(0, len(rows), 20_000):
+        assert (taken[start : start + 20_000] == x[rows[start : start + 20_000]]).all()
+
+
 @pytest.mark.parametrize("rows", [0, 1, 5000])
 def test_vectors_and_more_dimensions(rows: int, tmp_path: Path, rng: np.random.Generator) -> None:
     for shape in ((5000,), (5000, 1), (5000, 2, 3)):
@@ -174,9 +195,14 @@ def test_what_is_not_there_says_what_is(pair: tuple[oc.Array, Any]) -> None:
     for refused in (lambda: a == 3, lambda: a != x, lambda: a < 3, lambda: a + 1, lambda: 2 * a, lambda: -a, lambda: bool(a)):
         with pytest.raises(errors.ArgumentError, match=r"in memory|axpby|len\(x\)"):
             refused()
-    for name in ("flatten", "astype", "argsort"):
+    for name in ("flatten", "argsort"):
         with pytest.raises(AttributeError, match=rf"x\.numpy\(\)\.{name}"):
             getattr(a, name)
+    for name, instead in (("astype", r"outcore\.convert"), ("quantile", "histogram"), ("dot", "x @ y")):
+        with pytest.raises(AttributeError, match=f"use .*{instead}"):
+            getattr(a, name)
+    with pytest.raises(errors.ArgumentError, match="take"):
+        del a[0]  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"no 'colour'$"):
         a.colour  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(IndexError, match="not assigned to"):
@@ -225,6 +251,32 @@ def test_numbers_about_integers(tmp_path: Path, rng: np.random.Generator) -> Non
     np.testing.assert_allclose(a.var(ddof=1), x.var(ddof=1))
     with pytest.raises(errors.DTypeError, match=r"outcore\.convert"):
         oc.from_numpy(tmp_path / "i.npy", x.astype("i8")).sum()
+
+
+@pytest.mark.parametrize("how", ["min", "max", "sum", "mean", "var", "std"])
+@pytest.mark.parametrize("shape", [(500,), (40, 3, 5)])
+def test_numbers_about_vectors_and_more_dimensions(
+    shape: tuple[int, ...], how: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    x = rng.integers(0, 255, shape, dtype=np.uint8)
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    for axis in (None, 0, -len(shape)):
+        found, expected = getattr(a, how)(axis=axis), getattr(x, how)(axis=axis)
+        np.testing.assert_allclose(found, expected)
+        assert np.shape(found) == np.shape(expected)
+    if len(shape) > 1:
+        with pytest.raises(errors.ShapeError, match="reshape"):
+            getattr(a, how)(axis=1)
+    with pytest.raises(errors.ShapeError, match="no axis 3"):
+        getattr(a, how)(axis=3)
+
+
+def test_a_vector_is_seen_as_a_column(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((500, 2))
+    a = oc.from_numpy(tmp_path / "v.npy", x[:, 0].copy())
+    np.testing.assert_array_equal(a.reshape(-1, 1).numpy(), x[:, :1])
+    np.testing.assert_array_equal(a.histogram()[0], np.histogram(x[:, 0])[0])
+    np.testing.assert_array_equal(a.reshape(500, 1).T.numpy(), x[:, :1].T)
 
 
 @pytest.mark.parametrize("bins", [10, [-1.0, 0.0, 0.5, 3.0]])
@@ -295,6 +347,15 @@ def test_dlpack_of_what_numpy_does_not_have(name: str, tmp_path: Path) -> None:
     assert len(oc.open(tmp_path / "x.npy")) == 4
 
 
+def test_tensors_are_fitted_and_multiplied_where_they_lie() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.rand(50, 5, generator=torch.Generator().manual_seed(0))
+    for dtype, kind in ((torch.float32, "float32"), (torch.float64, "float64"), (torch.bfloat16, "float32")):
+        assert PCA(2).fit(x.to(dtype)).components_.dtype == kind
+    assert KMeans(2, random_state=0).fit(x).cluster_centers_.dtype == np.float32
+    np.testing.assert_allclose(oc.linalg.gemm(x, x.T).numpy(), (x @ x.T).numpy(), rtol=1e-5)
+
+
 def test_dlpack_without_a_copy_is_refused(pair: tuple[oc.Array, Any]) -> None:
     with pytest.raises(BufferError, match="always copied"):
         np.from_dlpack(pair[0], copy=False)
@@ -330,7 +391,8 @@ def sparse_pair(request: pytest.FixtureRequest, tmp_path: Path, rng: np.random.G
     s = sp.random(200, 90, 0.1, "csr", np.float32, random_state=rng)
     a = oc.from_scipy(tmp_path / "s", s)
     if request.param == "tiles":
-        a = a.tiled() or a
+        tiled = a.tiled()
+        a = a if tiled is None else tiled
     return a, s
 
 

@@ -176,9 +176,9 @@ def test_products_with_tensors(tmp_path: Path, rng: np.random.Generator) -> None
         (a.T @ torch.from_numpy(x), x.T @ x),
     ):
         np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(errors.ArgumentError, match="Tensor is multiplied where NumPy reads its memory"):
+    with pytest.raises(errors.ArgumentError, match="Tensor is computed with where NumPy reads its memory"):
         a @ t.clone().requires_grad_()
-    with pytest.raises(errors.ArgumentError, match="Tensor is multiplied where NumPy reads its memory"):
+    with pytest.raises(errors.ArgumentError, match="Tensor is computed with where NumPy reads its memory"):
         a @ torch.empty((5, 4), device="meta")
 
 

@@ -29,23 +29,29 @@ pub use sparse_reduce::{SparseStatistics, sparse_column_statistics, sparse_row_n
 pub use syrk::{Syrk, syrk};
 
 pub use super::krylov::eigh_largest;
-use outcore_core::{Error, RealType, Result};
+use outcore_core::{DType, Error, RealType, Result};
 use outcore_matrix::Operand;
+
+/// Operands that no operation computes with together, by name.
+pub(crate) fn of_two_types(
+    what: &str,
+    (a, a_type): (&str, DType),
+    (b, b_type): (&str, DType),
+) -> Error {
+    Error::DType {
+        what: format!(
+            "{what}: {a} is {a_type}, {b} is {b_type}; outcore.convert(x, path, dtype='float64') makes a copy of a dense one that goes with any other of 64 bits, dtype='float32' with those of fewer"
+        ),
+    }
+}
 
 /// The type that an operation computes in: that of all its operands.
 pub(crate) fn common_real(what: &str, operands: &[&Operand]) -> Result<RealType> {
     let first = operands[0].real()?;
     for other in operands {
         if other.real()? != first {
-            return Err(Error::DType {
-                what: format!(
-                    "{what}: {} is {}, {} is {}; convert one of them",
-                    operands[0].name(),
-                    operands[0].dtype(),
-                    other.name(),
-                    other.dtype()
-                ),
-            });
+            let [a, b] = [operands[0], other].map(|x| (x.name(), x.dtype()));
+            return Err(of_two_types(what, a, b));
         }
     }
     Ok(first)

@@ -292,12 +292,14 @@ impl Array {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of elements or of rows, and for a matrix by columns.
+    /// [`Error::Shape`] for another number of elements or of rows, and for a matrix by columns that
+    /// has more than one.
     pub fn reshaped(&self, shape: &[u64]) -> Result<Array> {
         let row = shape.get(1..).unwrap_or_default();
         let cols = row.iter().try_fold(1, |cols: u64, n| cols.checked_mul(*n));
         let alike = shape.first() == Some(&self.rows()) && cols == Some(self.cols());
-        match alike && (self.layout.by_rows() || row.len() == self.row_shape.len()) {
+        let follow = self.layout.by_rows() || cols == Some(1);
+        match alike && (follow || row.len() == self.row_shape.len()) {
             true => Ok(Array {
                 row_shape: row.into(),
                 ..self.clone()

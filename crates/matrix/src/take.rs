@@ -185,7 +185,15 @@ impl Selection<'_> {
             with_element!(self.x.dtype(), T => self.by_columns::<T>(&mut plan, from, into)?);
             return Ok(vec![plan]);
         }
-        if let Some(parts) = Parts::of(self).filter(|parts| parts.cost < self.cost_in_place()) {
+        let in_place = self.cost_in_place();
+        if let Some(runs) = self.runs_of_all().filter(|runs| self.cost(runs) < in_place) {
+            for run in runs {
+                go_on()?;
+                plan.task(self.group_task(from, into, vec![run]));
+            }
+            return Ok(vec![plan]);
+        }
+        if let Some(parts) = Parts::of(self).filter(|parts| parts.cost < in_place) {
             let mut second = Plan::new(plan.name());
             second.hold(8 * self.rows.len() as u64);
             let into = second.extent(&target.extent);
@@ -203,11 +211,29 @@ impl Selection<'_> {
         (run.source.end - run.source.start) * stride + 2 * sector
     }
 
+    fn cost<'b>(&self, runs: impl IntoIterator<Item = &'b Run>) -> u64 {
+        let cost = |run: &Run| self.frame_bytes(run) + REQUEST_COST_BYTES;
+        runs.into_iter().map(cost).sum()
+    }
+
     /// What it costs to read the rows where they are.
     fn cost_in_place(&self) -> u64 {
         let half = self.split().copied_panel_bytes();
-        let cost = |run: Run| self.frame_bytes(&run) + REQUEST_COST_BYTES;
-        self.runs(half).map(cost).sum()
+        self.runs(half).map(|run| self.cost([&run])).sum()
+    }
+
+    /// Runs of consecutive rows of the result that each read all rows of the matrix, from the first
+    /// wanted to the last; none where these do not fit a panel.
+    fn runs_of_all(&self) -> Option<Vec<Run>> {
+        let half = self.split().copied_panel_bytes();
+        let source = *self.rows.iter().min()?..self.rows.iter().max()? + 1;
+        let step = (half / self.row_bytes()).max(1) as usize;
+        let run = |start| Run {
+            source: source.clone(),
+            taken: start..(start + step).min(self.rows.len()),
+        };
+        let runs: Vec<Run> = (0..self.rows.len()).step_by(step).map(run).collect();
+        (self.frame_bytes(&runs[0]) <= half).then_some(runs)
     }
 
     /// Tasks that read rows where they are, as many as fit a panel.
@@ -367,6 +393,8 @@ struct Parts {
     panels: Vec<Range<u64>>,
     /// Rows of the result in a part.
     part_rows: u64,
+    /// Bytes of a panel, of a part, and of the chunks that a task writes.
+    share: u64,
     count: usize,
     cost: u64,
     moves: Moves,
@@ -402,13 +430,15 @@ impl Parts {
             return None;
         }
         let moved = rows.len() as u64 * row_bytes + chunks * FILE_BLOCK_BYTES / 2;
-        let cost = selection.x.rows() * stride
+        // A panel is read once a share of rows that it gives.
+        let cost = (selection.x.rows() * stride).max(moved)
             + 2 * (moved + chunks * REQUEST_COST_BYTES)
             + (panels.len() as u64 + count) * REQUEST_COST_BYTES;
         let moves = Moves::of(rows, &panels, part_rows, count as usize);
         Some(Parts {
             panels,
             part_rows,
+            share,
             count: count as usize,
             cost,
             moves,
@@ -425,6 +455,7 @@ impl Parts {
         let Parts {
             panels,
             part_rows,
+            share,
             count,
             moves,
             ..
@@ -450,38 +481,34 @@ impl Parts {
         for (panel, rows) in panels.iter().enumerate() {
             go_on()?;
             let chunks = panel * count..(panel + 1) * count;
-            let wanted: Vec<usize> = chunks
-                .filter(|&chunk| !moves.rows_of(chunk).is_empty())
-                .collect();
-            if wanted.is_empty() {
-                continue;
-            }
             let tile = source.tile(from, rows.clone(), 0..cols);
-            let task = Task::new("spread").read(tile.region);
-            let task = wanted.iter().fold(task, |task, &chunk| {
-                let len = chunk_bytes(moves.rows_of(chunk).len(), row_bytes);
-                task.write(Region::span(put, starts[chunk], len))
-            });
-            let moves = Arc::clone(&moves);
-            first.task(task.run(move |cx| {
-                let [read, written @ ..] = cx.blocks else {
-                    unreachable!("the panel was declared first")
-                };
-                let pitch = pitch(&tile, read, row_bytes as usize);
-                for (chunk, into) in wanted.iter().zip(written) {
-                    if cx.cancelled.load(Ordering::Relaxed) {
-                        break;
+            for wanted in moves.chunks_at_once(chunks, row_bytes, share) {
+                let task = Task::new("spread").read(tile.region);
+                let task = wanted.iter().fold(task, |task, &chunk| {
+                    let len = chunk_bytes(moves.rows_of(chunk).len(), row_bytes);
+                    task.write(Region::span(put, starts[chunk], len))
+                });
+                let moves = Arc::clone(&moves);
+                first.task(task.run(move |cx| {
+                    let [read, written @ ..] = cx.blocks else {
+                        unreachable!("the panel was declared first")
+                    };
+                    let pitch = pitch(&tile, read, row_bytes as usize);
+                    for (chunk, into) in wanted.iter().zip(written) {
+                        if cx.cancelled.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let (rows, into) = (moves.rows_of(*chunk), into.bytes_mut());
+                        let (kept, padding) = into.split_at_mut(rows.len() * row_bytes as usize);
+                        padding.fill(0);
+                        let sources = &moves.sources[rows];
+                        for (to, &row) in kept.chunks_exact_mut(row_bytes as usize).zip(sources) {
+                            to.copy_from_slice(&read.bytes()[row as usize * pitch..][..to.len()]);
+                        }
                     }
-                    let (rows, into) = (moves.rows_of(*chunk), into.bytes_mut());
-                    let (kept, padding) = into.split_at_mut(rows.len() * row_bytes as usize);
-                    padding.fill(0);
-                    let sources = &moves.sources[rows];
-                    for (to, &row) in kept.chunks_exact_mut(row_bytes as usize).zip(sources) {
-                        to.copy_from_slice(&read.bytes()[row as usize * pitch..][..to.len()]);
-                    }
-                }
-                Ok(())
-            }));
+                    Ok(())
+                }));
+            }
         }
         let (starts, panels) = (Arc::new(starts), panels.len());
         for (part, held) in bytes.into_iter().enumerate() {
@@ -552,6 +579,25 @@ impl Moves {
             places,
             chunks: counts,
         }
+    }
+
+    /// The chunks of a panel that are not empty, in groups that fit a share: a panel whose rows come
+    /// often fills more than one.
+    fn chunks_at_once(&self, chunks: Range<usize>, row_bytes: u64, share: u64) -> Vec<Vec<usize>> {
+        let padding = chunks.len() as u64 * FILE_BLOCK_BYTES;
+        let (mut groups, mut filled) = (Vec::<Vec<usize>>::new(), 0);
+        for chunk in chunks.filter(|&chunk| !self.rows_of(chunk).is_empty()) {
+            let bytes = chunk_bytes(self.rows_of(chunk).len(), row_bytes);
+            match groups.last_mut() {
+                Some(group) if filled + bytes <= share + padding => group.push(chunk),
+                _ => {
+                    groups.push(vec![chunk]);
+                    filled = 0;
+                }
+            }
+            filled += bytes;
+        }
+        groups
     }
 
     fn rows_of(&self, chunk: usize) -> Range<usize> {

@@ -28,6 +28,7 @@ use outcore_matrix::sparse::{Piece, with_lines};
 use outcore_matrix::{Array, Compressed, Layout, Operand, Output, Sparse, Tile};
 
 use super::gemm::{INLINE_BYTES, INLINE_FLOPS};
+use super::of_two_types;
 
 /// Scalars of a product, and where it goes.
 #[derive(Clone)]
@@ -157,14 +158,8 @@ pub(crate) fn short_piece_bytes(cols: u64, element: u64) -> u64 {
 
 pub(super) fn check(a: &Sparse, b: &Operand) -> Result<()> {
     if a.real() != b.real()? {
-        let what = format!(
-            "csrmm: {} is {}, {} is {}; convert one of them",
-            a.name(),
-            a.dtype(),
-            b.name(),
-            b.dtype()
-        );
-        return Err(Error::DType { what });
+        let (a, b) = ((a.name(), a.dtype()), (b.name(), b.dtype()));
+        return Err(of_two_types("csrmm", a, b));
     }
     match a.cols() == b.rows() {
         true => Ok(()),

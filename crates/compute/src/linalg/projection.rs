@@ -15,6 +15,7 @@ use outcore_matrix::sparse::{PieceBlocks, with_csr};
 use outcore_matrix::{Array, Compressed, Output, Sparse};
 
 use super::csrmm::{by_rows, short_piece_bytes};
+use super::of_two_types;
 use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 
 /// Y = X R.
@@ -35,12 +36,11 @@ use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Job<Array>> {
     let (real, name) = (x.real()?, x.name());
     if real != r.real() {
-        return Err(Error::DType {
-            what: format!(
-                "{name} is computed with in {real}, the map {}; convert one of them",
-                r.dtype()
-            ),
-        });
+        return Err(of_two_types(
+            "project",
+            (name, real.into()),
+            ("the map", r.dtype()),
+        ));
     }
     let cols = x.width();
     x.check_rows_together()?;

@@ -374,13 +374,15 @@ impl Descr {
     /// The type of the elements; `named` says which one is behind void. The reason is the error.
     fn dtype(self, named: Option<DType>) -> Result<DType, String> {
         let Descr::Simple(descr) = self else {
-            return Err("records (a structured dtype), where numbers are needed".into());
+            return Err("records (a structured dtype), where numbers are needed; save its fields as arrays of their own".into());
         };
         if let Some(dtype) = DType::parse(&descr) {
             return Ok(dtype);
         }
         let Some(native) = native(&descr) else {
-            return Err(format!("big-endian dtype '{descr}'"));
+            return Err(format!(
+                "big-endian dtype '{descr}'; save it as x.astype(x.dtype.newbyteorder('='))"
+            ));
         };
         match (native, native.strip_prefix('V')) {
             (_, Some(bytes)) => named
@@ -392,7 +394,7 @@ impl Descr {
                 }),
             ("O" | "O8", _) => Err("Python objects, where numbers are needed".into()),
             ("g" | "f16" | "f12" | "longdouble" | "G" | "c32" | "c24", _) => {
-                Err(format!("longdouble (dtype '{descr}'), whose bytes depend on the machine"))
+                Err(format!("longdouble (dtype '{descr}'), whose bytes depend on the machine; save it as x.astype('float64')"))
             }
             _ => Err(format!("dtype '{descr}', where numbers are needed")),
         }
