@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, pca, products, reads, rows, samples, sparse, streams, tables
+from cases import fits, kmeans, neighbors, pca, products, reads, rows, samples, sparse, streams, tables
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
@@ -17,6 +17,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     **tables.BUILDERS,
     **pca.BUILDERS,
     **kmeans.BUILDERS,
+    **neighbors.BUILDERS,
     **reads.BUILDERS,
     **fits.BUILDERS,
 }

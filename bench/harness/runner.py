@@ -266,7 +266,7 @@ def without_device(case: Case) -> Case:
 def check_needs(case: Case) -> None:
     if "cc" in case.needs and shutil.which("cc") is None:
         raise Skip("no C compiler is installed")
-    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr", "rocksdict"):
+    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr", "rocksdict", "faiss"):
         if package in case.needs and find_spec(package) is None:
             raise Skip(f"{package} is not installed; make rivals does that")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):

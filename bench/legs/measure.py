@@ -224,6 +224,21 @@ def start_centers(path: str, clusters: int) -> Array:
     return np.asarray(x[np.sort(chosen)])
 
 
+def recall(path: str, queries: Array, found: Array, checked: int = 20, rows: int = 100_000) -> float:
+    """The share of the nearest rows of some queries, by a plain search in f64, that were found."""
+    x, k = np.load(path, mmap_mode="r"), found.shape[1]
+    queries = np.asarray(queries[:checked], np.float64)
+    near, numbers = np.full((len(queries), k), np.inf), np.zeros((len(queries), k), np.int64)
+    for start in range(0, len(x), rows):
+        part = np.asarray(x[start : start + rows], np.float64)
+        for query, q in enumerate(queries):
+            distances = np.append(near[query], np.square(part - q).sum(axis=1))
+            among = np.append(numbers[query], np.arange(start, start + len(part)))
+            order = np.argsort(distances, kind="stable")[:k]
+            near[query], numbers[query] = distances[order], among[order]
+    return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(numbers, found[:checked], strict=True)]))
+
+
 def inertia(path: str, centers: Array, labels: Array, rows: int = 100_000) -> float:
     """Sum of the squared distances of rows to the centres of their labels, in f64."""
     x, centers = np.load(path, mmap_mode="r"), np.asarray(centers, np.float64)

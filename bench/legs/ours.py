@@ -19,6 +19,7 @@ from legs.measure import (
     component_error,
     inertia,
     product_error,
+    recall,
     sampled,
     start_centers,
     timed,
@@ -124,6 +125,20 @@ def kmeans(spec: Spec) -> Result:
         "bytes_not_read": 1 - found["trace"]["actual"]["bytes_read"] / size,
         "inertia": inertia(spec["a"], model.cluster_centers_, model.labels_),
     }
+
+
+def neighbors(spec: Spec) -> Result:
+    """Rows and queries on SSD, the result in memory."""
+    from outcore.neighbors import NearestNeighbors
+
+    configure(spec)
+    rows, queries, found = oc.open(spec["a"]), oc.open(spec["queries"]), []
+
+    def call() -> None:
+        found[:] = [NearestNeighbors(spec["k"]).fit(rows).kneighbors(queries, return_distance=False)]
+
+    told = {**sampled(call, before=lambda: cold([spec["a"], spec["queries"]])), "trace": trace()}
+    return {**told, "recall": recall(spec["a"], queries[: len(found[0])], found[0])}
 
 
 def rows(spec: Spec) -> Result:

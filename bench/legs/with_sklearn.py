@@ -15,8 +15,9 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.neighbors import NearestNeighbors
 
-from legs.measure import captured_variance, cold, inertia, sampled, start_centers
+from legs.measure import captured_variance, cold, inertia, recall, sampled, start_centers
 from legs.sparse import text_error
 
 Spec = dict[str, Any]
@@ -54,6 +55,17 @@ def pca_memory(spec: Spec) -> Result:
         "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
         "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
     }
+
+
+def neighbors(spec: Spec) -> Result:
+    """The time to load the rows is not counted."""
+    x, q, found = np.load(spec["a"]), np.load(spec["queries"]), []
+    model = NearestNeighbors(n_neighbors=spec["k"], algorithm="brute").fit(x)
+
+    def call() -> None:
+        found[:] = [model.kneighbors(q, return_distance=False)]
+
+    return {**sampled(call), "recall": recall(spec["a"], q, found[0])}
 
 
 def load_svmlight(spec: Spec) -> Result:

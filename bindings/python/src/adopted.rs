@@ -12,7 +12,7 @@ use numpy::{
 use outcore::{Buf, DType, Error, Memory, RealType};
 use pyo3::prelude::*;
 
-use crate::error::to_python;
+use crate::error::{argument, to_python};
 
 /// Bytes of an array, kept alive by the array.
 struct Adopted {
@@ -137,8 +137,4 @@ fn contiguous_bytes(array: &Bound<'_, PyUntypedArray>) -> PyResult<usize> {
         true => Ok(array.len() * element),
         false => Err(argument("the array is not C-contiguous and aligned")),
     }
-}
-
-fn argument(what: &str) -> PyErr {
-    to_python(Error::Value { what: what.into() })
 }

@@ -177,6 +177,11 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
     Ok(class)
 }
 
+/// The error of an argument that cannot be.
+pub(crate) fn argument(what: impl Into<String>) -> PyErr {
+    to_python(Error::Value { what: what.into() })
+}
+
 /// The error number for kinds of errors that a caller distinguishes.
 fn number(error: &std::io::Error) -> Option<i32> {
     use std::io::ErrorKind;

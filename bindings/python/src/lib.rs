@@ -30,6 +30,7 @@ mod kmeans;
 mod linalg;
 mod matrix;
 mod names;
+mod neighbors;
 mod owned;
 mod pca;
 mod placement;
@@ -64,6 +65,8 @@ mod _native {
     use crate::matrix::{
         Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw, temporary_matrix,
     };
+    #[pymodule_export]
+    use crate::neighbors::nearest_rows;
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::adopted::{destination, element_type};
-use crate::error::to_python;
+use crate::error::{argument, to_python};
 use crate::job::{Job, nothing, number, numbers};
 use crate::matrix::{self, Matrix, operand, output};
 use crate::session::Session;
@@ -198,10 +198,6 @@ pub(crate) fn norm_of(name: &str) -> PyResult<Norm> {
             "norm must be 'l1', 'l2' or 'max', not {name:?}"
         ))),
     }
-}
-
-fn argument(what: String) -> PyErr {
-    to_python(Error::Value { what })
 }
 
 /// A dictionary of arrays.

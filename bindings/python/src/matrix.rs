@@ -7,7 +7,7 @@ use outcore::{Array, Error, Operand, Order, Output, RealType};
 use pyo3::prelude::*;
 
 use crate::adopted::{adopt, destination, element_type, real_type, source};
-use crate::error::to_python;
+use crate::error::{argument, to_python};
 use crate::job::{Job, carry_out, nothing};
 use crate::names::{order_of, type_of};
 use crate::owned::Owned;
@@ -320,10 +320,6 @@ pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
         row_stride,
         col_stride,
     })
-}
-
-fn argument(what: &str) -> PyErr {
-    to_python(Error::Value { what: what.into() })
 }
 
 /// Strides in elements. NumPy gives a dimension of length 1 an arbitrary stride, so a fitting one

@@ -17,6 +17,7 @@ import outcore as oc
 from outcore import errors
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
+from outcore.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestNeighbors
 from outcore.random_projection import SparseRandomProjection
 from outcore.text import TfidfTransformer
 
@@ -27,6 +28,9 @@ ESTIMATORS = [
     SparseRandomProjection(n_components=2),
     SparseRandomProjection(),
     TfidfTransformer(),
+    NearestNeighbors(),
+    KNeighborsClassifier(),
+    KNeighborsRegressor(weights="distance"),
 ]
 
 
@@ -38,7 +42,7 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
 
 def test_every_estimator_is_checked() -> None:
     found = set()
-    for name in ("cluster", "decomposition", "random_projection", "text"):
+    for name in ("cluster", "decomposition", "neighbors", "random_projection", "text"):
         module = importlib.import_module(f"outcore.{name}")
         found |= {kind for kind in (getattr(module, name) for name in module.__all__) if issubclass(kind, BaseEstimator)}
     assert found == {type(estimator) for estimator in ESTIMATORS}

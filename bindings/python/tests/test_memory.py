@@ -22,6 +22,7 @@ from pathlib import Path
 from outcore.cluster import KMeans
 from outcore.data import Dataset, Loader, Writer
 from outcore.decomposition import PCA
+from outcore.neighbors import NearestNeighbors
 from outcore.streams import StreamStore
 folder = sys.argv[1]
 oc.configure(memory=int(sys.argv[2]), scratch=folder, driver=sys.argv[3], blas=sys.argv[4] or None, allow_tmpfs_scratch=True)
@@ -43,6 +44,7 @@ WORK = {
     "convert": "oc.convert(a, order='F')",
     "pca": "p = PCA(10).fit(a.slice(columns=(0, 700))); p.transform(a.slice(columns=(0, 700)))",
     "kmeans": "KMeans(8, max_iter=3).fit(a.slice(columns=(0, 2000)))",
+    "neighbors": "NearestNeighbors(5).fit(a).kneighbors()",
     "csrmm": "oc.linalg.csrmm(s, b, folder + '/c.npy'); oc.linalg.csrmm(s.T, a.slice(columns=(0, 64)))",
     "gram product": "oc.linalg.gram_product(s, b)",
     "csrcsc": "oc.linalg.csrcsc(s)",

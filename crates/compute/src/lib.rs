@@ -10,6 +10,7 @@
 pub mod kmeans;
 mod krylov;
 pub mod linalg;
+pub mod neighbors;
 pub mod operator;
 pub mod pass;
 pub mod pca;

@@ -49,6 +49,13 @@ impl MemorySplit {
         MemorySplit::of(self.left() / 2)
     }
 
+    /// Half of what is left for blocks that stay, where others pass by: the engine keeps a twelfth for
+    /// scratch, and a sixteenth for shared sectors.
+    pub fn staying(&self) -> MemorySplit {
+        let kept = self.budget / 12 + self.budget / 16;
+        MemorySplit::of(self.left().saturating_sub(kept) / 2)
+    }
+
     /// A third of what is left, for what passes by where the rest is held in parts.
     pub fn third(&self) -> MemorySplit {
         MemorySplit::of(self.left() / 3)
@@ -230,6 +237,11 @@ impl MemorySplit {
     /// Bytes of what an operation learns of data that pass by, or sorts of it at once.
     pub fn collected_bytes(&self) -> u64 {
         self.budget / 4
+    }
+
+    /// Bytes of the products that a task compares with what it has found.
+    pub fn compared_bytes(&self) -> u64 {
+        self.free() / 16
     }
 
     /// The same of the memory that is free now.

@@ -41,9 +41,10 @@ pub fn panels(end: u64, bytes_each: u64, budget: u64) -> Vec<Range<u64>> {
 
 /// A range in steps; the last may be shorter.
 pub fn cut(range: Range<u64>, step: u64) -> Vec<Range<u64>> {
+    let step = step.max(1);
     range
         .clone()
-        .step_by(step.max(1) as usize)
+        .step_by(step as usize)
         .map(|start| start..(start + step).min(range.end))
         .collect()
 }

@@ -18,6 +18,7 @@
 //! | [`squares`] | sums of squares that neither overflow nor underflow |
 //! | [`sparse`] | products of sparse matrices with dense ones |
 //! | [`mod@nearest`] | the nearest two centres of each row |
+//! | [`neighbors`] | the k nearest rows to queries, exactly |
 //! | [`packed`] | rows in fewer bits |
 //! | [`statistics`] | mean, variance and range of columns, mergeable |
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
@@ -41,6 +42,7 @@ mod error;
 pub mod gemm;
 pub mod gram;
 pub mod nearest;
+pub mod neighbors;
 pub mod packed;
 mod real;
 pub mod reduce;
@@ -71,6 +73,10 @@ pub use gram::{Byte, byte_gram, byte_gram_held_bytes, byte_gram_scratch_bytes, b
 pub use nearest::{
     Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch,
     nearest_until, row_squares,
+};
+pub use neighbors::{
+    Metric, Neighbor, NeighborTile, NumberedRows, add_neighbors, neighbors_reference,
+    squares_of_rows,
 };
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Real, RealType};

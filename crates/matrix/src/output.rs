@@ -109,7 +109,7 @@ impl Output {
                 if array.dtype() != dtype {
                     return Err(Error::DType {
                         what: format!(
-                            "the result is {dtype}, {} is {}",
+                            "the result is {dtype}, {} is {}; give an array of {dtype}, or a path",
                             array.name(),
                             array.dtype()
                         ),
@@ -131,6 +131,14 @@ impl Output {
                 })
             }
         }
+    }
+}
+
+/// A new file is opened like any other, so that it is written in place like any other.
+fn finished(session: &Session, array: Array, is_new: bool) -> Result<Array> {
+    match array.path().filter(|_| is_new) {
+        Some(path) => Array::open(session, path),
+        None => Ok(array),
     }
 }
 
@@ -168,19 +176,55 @@ impl Target {
         self.filled_by(session, job)
     }
 
+    /// The job that fills it and another one.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let mut plan = Plan::new("ones");
+    /// let mut target = || Output::Scratch.target(&session, DType::F32, &[2, 2], Order::Row, &mut plan);
+    /// let (one, other) = (target()?, target()?);
+    /// let into = [&one, &other].map(|target| target.region(&mut plan, 0..2, 0..2));
+    /// for tile in into {
+    ///     let tile = tile?;
+    ///     plan.task(Task::new("fill").write(tile.region).run(move |cx| {
+    ///         tile.of_mut::<f32>(&mut cx.blocks[0])?.fill(1.0);
+    ///         Ok(())
+    ///     }));
+    /// }
+    /// let [one, other] = one.job_beside(other, &session, vec![plan])?.run()?;
+    /// assert_eq!(one.to_vec::<f32>()?, other.to_vec::<f32>()?);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    pub fn job_beside(
+        self,
+        other: Target,
+        session: &Session,
+        plans: Vec<Plan>,
+    ) -> Result<Job<[Array; 2]>> {
+        let targets = [self, other];
+        let arrays = [0, 1].map(|side: usize| targets[side].array.clone());
+        let are_new = [0, 1].map(|side: usize| targets[side].unfinished.is_some());
+        let job = Job::new(session, plans, move |_| Ok(arrays))?;
+        let job = targets.into_iter().fold(job, |job, target| {
+            job.writes(target.writer, target.unfinished)
+        });
+        let session = session.clone();
+        Ok(job.map(move |[one, other]| {
+            let [is_one_new, is_other_new] = are_new;
+            Ok([
+                finished(&session, one, is_one_new)?,
+                finished(&session, other, is_other_new)?,
+            ])
+        }))
+    }
+
     fn filled_by(self, session: &Session, job: Job<Array>) -> Result<Job<Array>> {
-        let Target {
-            writer, unfinished, ..
-        } = self;
-        let (new, session_of) = (unfinished.is_some(), session.clone());
-        let job = job.writes(writer, unfinished);
-        Ok(match new {
-            // Opened like any other, it is written in place like any other.
-            true => job.map(move |array| {
-                array
-                    .path()
-                    .map_or_else(|| Ok(array.clone()), |path| Array::open(&session_of, path))
-            }),
+        let (is_new, session) = (self.unfinished.is_some(), session.clone());
+        let job = job.writes(self.writer, self.unfinished);
+        Ok(match is_new {
+            true => job.map(move |array| finished(&session, array, true)),
             false => job,
         })
     }

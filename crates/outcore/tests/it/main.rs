@@ -7,6 +7,7 @@ mod import;
 mod in_place;
 mod kmeans;
 mod linalg;
+mod neighbors;
 mod operator;
 mod pass;
 mod pca;

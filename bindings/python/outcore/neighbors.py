@@ -1,0 +1,425 @@
+"""Exact nearest neighbours among rows bigger than memory, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from numbers import Integral
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from . import _native
+from ._array import Array, native_operand, native_output, result_of
+from ._estimator import Estimator
+from ._plan import Plan, explain
+from ._settings import PathLike
+from .errors import ArgumentError, ShapeError
+
+__all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
+
+Metric: TypeAlias = Literal["euclidean", "cosine", "inner_product"]
+Weights: TypeAlias = Literal["uniform", "distance"] | Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
+Outputs: TypeAlias = tuple[PathLike | Array, PathLike | Array]
+
+METRICS = ("euclidean", "cosine", "inner_product")
+VOTES_BYTES = 16 << 20
+"""Of neighbours whose votes are counted at a time."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Neighbors(Estimator):
+    """Rows that are looked among, and how."""
+
+    n_neighbors: int
+    metric: Metric
+    n_samples_fit_: int
+    _rows: Any
+
+    def explain(self, X: Any) -> Plan:
+        """The plan of `kneighbors` of these queries. No data is moved.
+
+        Returns
+        -------
+        Plan
+        """
+        return explain(self._nearest, X, self.n_neighbors)
+
+    def _keep_rows(self, X: Any) -> Any:
+        """X, which is not copied: the neighbours are read where they lie."""
+        if self.metric not in METRICS:
+            raise ArgumentError(f"metric={self.metric!r} must be one of {', '.join(METRICS)}")
+        self._rows, self.n_samples_fit_ = X, X.shape[0]
+        return X
+
+    def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
+        """Distances and numbers of the k nearest rows to each of X, or to each row but itself."""
+        check_is_fitted(self)
+        k = self.n_neighbors if k is None else k
+        if not isinstance(k, Integral) or isinstance(k, bool):
+            raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
+        k = int(k)
+        if k < 1:
+            raise ArgumentError(f"Expected n_neighbors > 0. Got {k}")
+        others = self.n_samples_fit_ - (X is None)
+        if k > others:
+            raise ArgumentError(
+                f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
+                f"n_samples = {others if X is None else X.shape[0]}"
+            )
+        rows = self._rows
+        if X is not None:
+            X = self._checked(X, reset=False)
+            rows, X = _of_one_type(rows, X)
+        session = self._session(rows, X)
+        distances, numbers = (None, None) if out is None else out
+        queries = None if X is None else native_operand(X, "X", session)
+        job = _native.nearest_rows(
+            session._inner,
+            native_operand(rows, "the rows", session),
+            queries,
+            k,
+            self.metric,
+            native_output(distances),
+            native_output(numbers),
+        )
+        found = session._run(job, "nearest rows", self.progress)
+        return result_of(session, found[0], distances), result_of(session, found[1], numbers)
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True, *, out: Outputs | None = None
+    ) -> Any:
+        """The nearest rows, nearest first; of equal distances, the row that comes first.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_queries, n_features), optional
+            Default: the rows themselves, each without itself.
+        n_neighbors : int, optional
+            Default: that of the estimator.
+        return_distance : bool
+            Whether distances are returned too.
+        out : (path or Array, path or Array), optional
+            Where distances and numbers of rows go, float64 and int64, which may be more than fits memory.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_queries, n_neighbors), float64
+            If `return_distance`. Of the metric "inner_product" the negative product.
+        indices : ndarray of shape (n_queries, n_neighbors), int64
+            With `out`, both are Arrays.
+
+        Raises
+        ------
+        ArgumentError
+            For more neighbours than rows. NotFiniteError. NoMemoryError, where results do not fit memory.
+        """
+        distances, numbers = self._nearest(X, n_neighbors, out)
+        if out is not None:
+            return (distances, numbers) if return_distance else numbers
+        return (distances.numpy(), numbers.numpy()) if return_distance else numbers.numpy()
+
+    def kneighbors_graph(
+        self, X: Any = None, n_neighbors: int | None = None, mode: Literal["connectivity", "distance"] = "connectivity"
+    ) -> csr_matrix:
+        """The neighbours of each query as a row of a sparse matrix.
+
+        Parameters
+        ----------
+        X, n_neighbors
+            As of `kneighbors`.
+        mode : "connectivity" or "distance"
+            What entries are: ones, or distances.
+
+        Returns
+        -------
+        SciPy matrix of shape (n_queries, n_samples_fit), CSR, float64
+        """
+        if mode not in ("connectivity", "distance"):
+            raise ArgumentError(f"mode={mode!r} must be 'connectivity' or 'distance'")
+        distances, numbers = self.kneighbors(X, n_neighbors)
+        count, k = numbers.shape
+        data = distances.ravel() if mode == "distance" else np.ones(count * k)
+        return csr_matrix((data, numbers.ravel(), np.arange(count + 1) * k), shape=(count, self.n_samples_fit_))
+
+    def _voters(self, X: Any, weights: Weights) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """The neighbours of some queries at a time, and the weight of each."""
+        if weights not in ("uniform", "distance") and not callable(weights):
+            raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance' or a function")
+        if weights == "distance" and self.metric == "inner_product":
+            raise ArgumentError("weights='distance' needs distances; products of metric='inner_product' are none")
+        distances, numbers = self._nearest(X, None)
+        step = max(1, VOTES_BYTES // (16 * numbers.shape[1]))
+        for start in range(0, len(numbers), step):
+            found = numbers[start : start + step]
+            yield found, _weighed(distances[start : start + step], weights)
+
+
+class NearestNeighbors(_Neighbors):
+    """The k nearest rows to each query, exactly, whatever the rows and queries take, as scikit-learn's `NearestNeighbors`.
+
+    Every query is compared with every row: by products of blocks first, and again in float64 where these say that a row may be
+    among the nearest. The order is total (distance, then number of the row), so every budget and number of threads gives the
+    same bytes. Takes `outcore.Array` and what scikit-learn's takes.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        Neighbours of each query.
+    metric : "euclidean", "cosine" or "inner_product"
+        "cosine" is 1 - cosine, and 1 where one of the two is zero; "inner_product" is the negative product.
+    memory : int or str, optional
+        The part of the session's budget that a search may have; default all of it.
+    progress : bool, optional
+        Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
+
+    Attributes
+    ----------
+    n_samples_fit_, n_features_in_ : int
+
+    Notes
+    -----
+    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups.
+
+    Examples
+    --------
+    >>> rows = outcore.open("rows.npy")
+    >>> distances, indices = NearestNeighbors(10).fit(rows).kneighbors(queries)
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        metric: Metric = "euclidean",
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.memory = memory
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> NearestNeighbors:
+        """Keeps the rows, which are read by searches.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_features)
+        y : ignored
+        """
+        with self._fitting(X) as (X, _, _):
+            self._keep_rows(X)
+        return self
+
+
+class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
+    """Classes by the votes of the nearest rows, as scikit-learn's `KNeighborsClassifier`; see `NearestNeighbors`.
+
+    Of classes with as many votes, the first in `classes_` wins.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        Rows that vote.
+    weights : "uniform", "distance" or callable
+        What a vote counts: 1; one over its distance, where rows at distance 0 have all votes; or what a function makes of an
+        array of distances.
+    metric, memory, progress
+        As of `NearestNeighbors`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    n_samples_fit_, n_features_in_ : int
+
+    Examples
+    --------
+    >>> KNeighborsClassifier(5).fit(outcore.open("rows.npy"), labels).predict(outcore.open("more.npy"))
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        weights: Weights = "uniform",
+        metric: Metric = "euclidean",
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.weights = weights
+        self.metric = metric
+        self.memory = memory
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any) -> KNeighborsClassifier:
+        """Keeps rows and labels.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_features)
+        y : Array or array_like of shape (n_samples,)
+        """
+        with self._fitting(X) as (X, _, _):
+            y = column_or_1d(_targets(X, y), warn=True)
+            check_classification_targets(y)
+            self.classes_, self._labels = np.unique(y, return_inverse=True)
+            self._keep_rows(X)
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """The share of the votes that each class gets.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_queries, n_features); None: the rows, each without its own vote
+
+        Returns
+        -------
+        ndarray of shape (n_queries, n_classes)
+        """
+        check_is_fitted(self)
+        parts = [self._votes(*voters) for voters in self._voters(X, self.weights)]
+        votes = np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
+        total = votes.sum(axis=1, keepdims=True)
+        return np.asarray(votes / np.where(total == 0, 1, total))
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """The class with the most votes.
+
+        Parameters
+        ----------
+        X
+            As of `predict_proba`.
+
+        Returns
+        -------
+        ndarray of shape (n_queries,)
+        """
+        check_is_fitted(self)
+        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(X, self.weights)]
+        return np.asarray(self.classes_[np.concatenate(parts) if parts else np.empty(0, np.intp)])
+
+    def _votes(self, numbers: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        labels = self._labels[numbers]
+        votes = np.zeros((len(numbers), len(self.classes_)))
+        for place in range(labels.shape[1]):
+            votes[np.arange(len(votes)), labels[:, place]] += weights[:, place]
+        return votes
+
+
+class KNeighborsRegressor(RegressorMixin, _Neighbors):  # type: ignore[misc]
+    """Means over the nearest rows, as scikit-learn's `KNeighborsRegressor`; see `NearestNeighbors`.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        Rows of a mean.
+    weights, metric, memory, progress
+        As of `KNeighborsClassifier`.
+
+    Attributes
+    ----------
+    n_samples_fit_, n_features_in_ : int
+
+    Examples
+    --------
+    >>> KNeighborsRegressor(5, weights="distance").fit(outcore.open("rows.npy"), prices).predict(queries)
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        weights: Weights = "uniform",
+        metric: Metric = "euclidean",
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.weights = weights
+        self.metric = metric
+        self.memory = memory
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any) -> KNeighborsRegressor:
+        """Keeps rows and targets.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_features)
+        y : Array or array_like of shape (n_samples,) or (n_samples, n_outputs)
+        """
+        with self._fitting(X) as (X, _, _):
+            self._values = np.asarray(_targets(X, y), np.float64)
+            if self._values.ndim > 2:
+                raise ShapeError(f"y has {self._values.ndim} dimensions, but must have 1 or 2")
+            if not np.isfinite(self._values).all():
+                raise ArgumentError("Input y contains NaN or infinity.")
+            self._keep_rows(X)
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """The mean of the targets of the nearest rows.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_queries, n_features); None: the rows, each without itself
+
+        Returns
+        -------
+        ndarray of shape (n_queries,) or (n_queries, n_outputs)
+        """
+        check_is_fitted(self)
+        values = self._values if self._values.ndim == 2 else self._values[:, None]
+        parts = []
+        for numbers, weights in self._voters(X, self.weights):
+            sums = np.zeros((len(numbers), values.shape[1]))
+            for place in range(numbers.shape[1]):
+                sums += values[numbers[:, place]] * weights[:, place, None]
+            parts.append(sums / weights.sum(axis=1, keepdims=True))
+        found = np.concatenate(parts) if parts else np.empty((0, values.shape[1]))
+        return found if self._values.ndim == 2 else found[:, 0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _targets(X: Any, y: Any) -> npt.NDArray[Any]:
+    """One for each row of X, in memory."""
+    if y is None:
+        raise ArgumentError("requires y to be passed, but the target y is None")
+    found = np.asarray(y)
+    if found.ndim == 0 or len(found) != X.shape[0]:
+        raise ShapeError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], np.size(found)]}")
+    return found
+
+
+def _of_one_type(rows: Any, queries: Any) -> tuple[Any, Any]:
+    """What lies in memory is converted to the wider type of the two."""
+    kinds = [x._computed if isinstance(x, Array) else x.dtype for x in (rows, queries)]
+    widest = max(kinds, key=lambda kind: kind.itemsize)
+    return tuple(x if isinstance(x, Array) else x.astype(widest, copy=False) for x in (rows, queries))  # type: ignore[return-value]
+
+
+def _weighed(distances: npt.NDArray[np.float64], weights: Weights) -> npt.NDArray[Any]:
+    if callable(weights):
+        found = np.asarray(weights(distances), np.float64)
+        if found.shape != distances.shape:
+            raise ShapeError(f"weights gave an array of shape {found.shape} for distances of shape {distances.shape}")
+        return found
+    if weights == "uniform":
+        return np.ones_like(distances)
+    zeros = distances == 0
+    with np.errstate(divide="ignore"):
+        return np.where(zeros.any(axis=1, keepdims=True), zeros, 1 / distances)

@@ -1,0 +1,49 @@
+//! `outcore.neighbors`: the nearest rows to each query.
+
+use outcore::kernels::Metric;
+use outcore::neighbors::{self, NeighborOptions, NeighborOutputs};
+use pyo3::prelude::*;
+
+use crate::error::argument;
+use crate::job::Job;
+use crate::matrix::{self, operand, output};
+use crate::session::Session;
+
+/// The k nearest of the rows to each query, or to each row but itself: distances and numbers.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and two outputs"
+)]
+pub(crate) fn nearest_rows(
+    py: Python<'_>,
+    session: &Session,
+    rows: &Bound<'_, PyAny>,
+    queries: Option<Bound<'_, PyAny>>,
+    k: u64,
+    metric: &str,
+    distances: Option<Bound<'_, PyAny>>,
+    numbers: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let metric = match metric {
+        "euclidean" => Metric::Euclidean,
+        "cosine" => Metric::Cosine,
+        "inner_product" => Metric::InnerProduct,
+        other => return Err(argument(format!("there is no metric {other:?}"))),
+    };
+    let (session, rows) = (session.get()?, operand(rows)?);
+    let queries = queries.as_ref().map(operand).transpose()?;
+    let outputs = NeighborOutputs {
+        distances: output(distances)?,
+        rows: output(numbers)?,
+    };
+    let options = NeighborOptions { k, metric };
+    Job::plan(
+        py,
+        || neighbors::nearest_rows(session, rows, queries, options, outputs),
+        |py, [distances, rows]| {
+            let pair = (matrix::made(py, distances)?, matrix::made(py, rows)?);
+            Ok(pair.into_pyobject(py)?.into_any().unbind())
+        },
+    )
+}

@@ -1,0 +1,160 @@
+"""Nearest neighbours: those of a plain search, whatever the budget, and those of scikit-learn."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import datasets, neighbors
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import outcore as oc
+from outcore import errors
+from outcore.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestNeighbors
+
+METRICS = ("euclidean", "cosine", "inner_product")
+
+
+def plain(x: Any, q: Any, k: int, metric: str, own: bool = False) -> tuple[Any, Any]:
+    """In float64, by (distance, number)."""
+    x, q = np.asarray(x, "f8"), np.asarray(q, "f8")
+    if metric == "euclidean":
+        distances = np.square(q[:, None, :] - x[None, :, :]).sum(axis=2)
+    elif metric == "cosine":
+        lengths = np.linalg.norm(q, axis=1)[:, None] * np.linalg.norm(x, axis=1)[None, :]
+        distances = np.where(lengths == 0, 1, 1 - q @ x.T / np.where(lengths == 0, 1, lengths))
+    else:
+        distances = -(q @ x.T)
+    if own:
+        np.fill_diagonal(distances, np.inf)
+    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    found = np.take_along_axis(distances, order, 1)
+    return np.sqrt(found) if metric == "euclidean" else found, order
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_neighbors_are_those_of_a_plain_search(
+    metric: Any, dtype: str, order: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    x, q = (rng.integers(0, 250, shape).astype(dtype) for shape in ((3000, 9), (170, 9)))
+    rows = oc.from_numpy(tmp_path / "x.npy", x, order=order)
+    queries = oc.from_numpy(tmp_path / "q.npy", q, order=order)
+    expected = plain(x, q, 7, metric)
+    for a, b in ((rows, queries), (x, q), (rows, q)):
+        distances, numbers = NearestNeighbors(7, metric=metric).fit(a).kneighbors(b)
+        assert (distances.dtype, numbers.dtype) == (np.float64, np.int64)
+        # Sums in another order may differ in the last bit, and so may the order of what is that close.
+        np.testing.assert_allclose(distances, expected[0], rtol=1e-12, atol=1e-12)
+        if metric != "cosine":
+            np.testing.assert_array_equal(numbers, expected[1])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_are_left_out_of_their_own_lists(metric: Any, tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.integers(-9, 9, (700, 5)).astype("f4")
+    x[300:310] = x[5]
+    found = NearestNeighbors(4, metric=metric).fit(oc.from_numpy(tmp_path / "x.npy", x)).kneighbors()
+    expected = plain(x, x, 4, metric, own=True)
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-12)
+    if metric != "cosine":
+        np.testing.assert_array_equal(found[1], expected[1])
+    assert (found[1] != np.arange(700)[:, None]).all()
+
+
+def test_every_budget_gives_the_same_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Rows and queries of several times the smallest budget, in clusters far from zero."""
+    centers = rng.normal(0, 30, (20, 32))
+    x, q = (
+        (1000 + centers[rng.integers(0, 20, count)] + rng.standard_normal((count, 32))).astype("f4") for count in (60_000, 9000)
+    )
+    oc.from_numpy(tmp_path / "x.npy", x), oc.from_numpy(tmp_path / "q.npy", q)
+    found = set()
+    for memory, threads in (("6MiB", 1), ("6MiB", 2), ("64MiB", 2)):
+        oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
+        rows, queries = oc.open(tmp_path / "x.npy"), oc.open(tmp_path / "q.npy")
+        out = (tmp_path / "d.npy", tmp_path / "i.npy")
+        distances, numbers = NearestNeighbors(10).fit(rows).kneighbors(queries, out=out)
+        assert isinstance(numbers, oc.Array)
+        found.add((distances.numpy().tobytes(), numbers.numpy().tobytes()))
+        distances.close(), numbers.close()
+    assert len(found) == 1
+    expected = plain(x, q[:50], 10, "euclidean")
+    np.testing.assert_array_equal(np.load(out[1])[:50], expected[1])
+
+
+@pytest.mark.parametrize("name", ["digits", "wine"])
+@pytest.mark.parametrize("weights", ["uniform", "distance", np.exp])
+def test_classes_are_those_of_scikit_learn(name: str, weights: Any) -> None:
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    y = np.array([f"class {label}" for label in y])
+    ours = KNeighborsClassifier(5, weights=weights).fit(x[::2], y[::2])
+    theirs = neighbors.KNeighborsClassifier(5, weights=weights, algorithm="brute").fit(x[::2], y[::2])
+    same = (ours.kneighbors(x[1::2])[1] == theirs.kneighbors(x[1::2])[1]).all(axis=1)
+    assert same.mean() > 0.95
+    np.testing.assert_allclose(ours.predict_proba(x[1::2])[same], theirs.predict_proba(x[1::2])[same])
+    np.testing.assert_array_equal(ours.predict(x[1::2])[same], theirs.predict(x[1::2])[same])
+    assert ours.score(x[1::2], y[1::2]) > 0.65
+
+
+def test_targets_are_those_of_scikit_learn(rng: np.random.Generator) -> None:
+    x, y = rng.standard_normal((500, 4)), rng.standard_normal((500, 2))
+    for weights in ("uniform", "distance"):
+        for targets in (y, y[:, 0]):
+            ours, theirs = (
+                kind(3, weights=weights).fit(x[100:], targets[100:])
+                for kind in (KNeighborsRegressor, neighbors.KNeighborsRegressor)
+            )
+            np.testing.assert_allclose(ours.predict(x[:100]), theirs.predict(x[:100]))
+
+
+def test_stored_rows_go_through_scikit_learn(tmp_path: Path) -> None:
+    x, y = datasets.load_iris(return_X_y=True)
+    rows = oc.from_numpy(tmp_path / "x.npy", x.astype("f4"))
+    found = GridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5]}, cv=3).fit(rows, y)
+    assert found.best_score_ > 0.9
+    fitted = KNeighborsClassifier(3).fit(rows, y)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
+    assert clone(fitted).n_neighbors == 3
+    graph = NearestNeighbors(4).fit(rows).kneighbors_graph(mode="distance")
+    expected = neighbors.NearestNeighbors(n_neighbors=4).fit(x.astype("f4")).kneighbors_graph(mode="distance")
+    np.testing.assert_allclose(graph.sum(axis=1), expected.sum(axis=1), rtol=1e-5)
+    assert graph.shape == (150, 150)
+
+
+def test_what_cannot_be_looked_for_says_so(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((20, 3)).astype("f4")
+    rows = oc.from_numpy(tmp_path / "x.npy", x)
+    fitted = NearestNeighbors().fit(rows)
+    for k, queries in ((21, x), (20, None)):
+        with pytest.raises(errors.ArgumentError, match="n_neighbors <= n_samples_fit"):
+            fitted.kneighbors(queries, k)
+    with pytest.raises(errors.ArgumentError, match="n_neighbors > 0"):
+        fitted.kneighbors(x, 0)
+    with pytest.raises(ValueError, match="3 features"):
+        fitted.kneighbors(x[:, :2])
+    with pytest.raises(errors.ArgumentError, match="must be one of"):
+        NearestNeighbors(metric="manhattan").fit(rows)
+    x[7, 1] = np.nan
+    bad = oc.from_numpy(tmp_path / "bad.npy", x)
+    with pytest.raises(errors.NotFiniteError, match=r"bad\.npy has a value that is not finite at row 7, column 1"):
+        NearestNeighbors().fit(bad).kneighbors()
+    with pytest.raises(errors.NotFiniteError, match=r"bad\.npy"):
+        fitted.kneighbors(bad)
+    with pytest.raises(errors.ArgumentError, match="none"):
+        KNeighborsClassifier(metric="inner_product", weights="distance").fit(rows, np.arange(20) % 2).predict(rows)
+    with pytest.raises(errors.DTypeError, match=r"outcore\.convert"):
+        fitted.kneighbors(oc.from_numpy(tmp_path / "q.npy", np.ones((2, 3))))
+    one = KNeighborsClassifier().fit(rows, np.full(20, "a"))
+    assert set(one.predict(rows)) == {"a"}
+
+
+def test_a_plan_is_told(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = oc.from_numpy(tmp_path / "x.npy", rng.standard_normal((5000, 8), dtype="f4"))
+    fitted = NearestNeighbors().fit(rows)
+    plan = fitted.explain(rows[:100])
+    assert plan.bytes_read >= rows.nbytes

@@ -1,0 +1,526 @@
+//! The k nearest rows of a matrix to each of some queries, exactly.
+//!
+//! A product of blocks gives every distance to within a known error. A row whose distance may be
+//! among the k smallest, the error counted, has it computed again in f64 from the two rows; what is
+//! kept is decided by that number alone, and by the row's own number where two are equal. So the
+//! result depends on the rows only: not on blocks, on their order, on the processor, or on the
+//! library that makes the products.
+#![forbid(unsafe_code)]
+
+use bytemuck::{Pod, Zeroable};
+use faer::MatRef;
+
+use crate::view::row_slice;
+use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view_mut};
+
+/// Columns of a product that are compared with the limit together.
+const COMPARED: usize = 64;
+/// Sums of a distance: their order is that of the result, whatever the processor has.
+const LANES: usize = 16;
+
+/// What is small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Metric {
+    /// |q - x|; compared as its square.
+    Euclidean,
+    /// 1 - q.x / (|q| |x|); 1 where one of the two is zero.
+    Cosine,
+    /// -q.x: the largest product is nearest.
+    InnerProduct,
+}
+
+/// A row, and how far it is; as ordered by the distance, then by the number.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Neighbor {
+    /// By the metric; of the Euclidean one, its square.
+    pub distance: f64,
+    /// The number of the row.
+    pub row: u64,
+}
+
+impl Neighbor {
+    /// Farther than any row.
+    pub const NONE: Neighbor = Neighbor {
+        distance: f64::INFINITY,
+        row: u64::MAX,
+    };
+
+    fn is_before(&self, other: &Neighbor) -> bool {
+        match self.distance.total_cmp(&other.distance) {
+            std::cmp::Ordering::Equal => self.row < other.row,
+            order => order.is_lt(),
+        }
+    }
+
+    /// Puts it among the nearest, which are in order, if it is nearer than the last.
+    #[inline]
+    fn put_into(self, nearest: &mut [Neighbor]) -> bool {
+        let is_nearer = nearest.last().is_some_and(|last| self.is_before(last));
+        if is_nearer {
+            let place = nearest.partition_point(|other| other.is_before(&self));
+            let end = nearest.len() - 1;
+            nearest.copy_within(place..end, place + 1);
+            nearest[place] = self;
+        }
+        is_nearer
+    }
+}
+
+/// Some rows of a matrix.
+#[derive(Clone, Copy)]
+pub struct NumberedRows<'a, T: Real> {
+    /// The rows.
+    pub values: MatRef<'a, T>,
+    /// |x|^2 of each, finite, as of [`squares_of_rows`].
+    pub squares: &'a [f64],
+    /// The number of the first.
+    pub first: u64,
+}
+
+/// Queries and rows of a product that is compared at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct NeighborTile {
+    /// Queries.
+    pub queries: usize,
+    /// Rows.
+    pub rows: usize,
+}
+
+impl NeighborTile {
+    /// Elements of scratch.
+    pub fn scratch(&self) -> usize {
+        self.queries * self.rows + 2 * self.rows
+    }
+
+    /// Bytes that a thread holds besides, for rows of d elements.
+    pub fn held_bytes<T: Real>(&self, d: usize, blas: &Blas) -> usize {
+        gemm_scratch_bytes::<T>(self.queries, self.rows, d, blas)
+    }
+}
+
+/// Adds some rows to the k nearest of each query, all of which begin as [`Neighbor::NONE`].
+///
+/// Shapes: `nearest` is m x k, each query's in order; queries are m x d, rows n x d, any strides.
+/// `leaves_out_itself`: a query is not its own neighbour, where both have the same number. `stop`
+/// is asked at least every 0.1 s or so; the result is then unspecified.
+///
+/// Cost: 2mnd flops; scratch of [`NeighborTile::scratch`] elements.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: the bits depend on the values only.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and where to work"
+)]
+pub fn add_neighbors<T: Real>(
+    nearest: &mut [Neighbor],
+    metric: Metric,
+    queries: NumberedRows<'_, T>,
+    rows: NumberedRows<'_, T>,
+    leaves_out_itself: bool,
+    tile: NeighborTile,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let ((m, d), n) = (queries.values.shape(), rows.values.nrows());
+    let fits = rows.values.ncols() == d
+        && (queries.squares.len(), rows.squares.len()) == (m, n)
+        && nearest.len().is_multiple_of(m.max(1))
+        && scratch.len() >= tile.scratch();
+    if !fits {
+        return Err(Error::shape(
+            "add_neighbors",
+            &[
+                ("queries", &queries.values.shape()),
+                ("rows", &rows.values.shape()),
+                ("nearest", &nearest.len()),
+                ("scratch", &scratch.len()),
+            ],
+        ));
+    }
+    let k = nearest.len() / m.max(1);
+    if k == 0 {
+        return Ok(());
+    }
+    let (products, of_rows) = scratch.split_at_mut(tile.queries * tile.rows);
+    let (scales, offsets) = of_rows.split_at_mut(tile.rows);
+    for top in (0..n).step_by(tile.rows) {
+        let count = tile.rows.min(n - top);
+        let part = NumberedRows {
+            values: rows.values.subrows(top, count),
+            squares: &rows.squares[top..top + count],
+            first: rows.first + top as u64,
+        };
+        let (scales, offsets) = (&mut scales[..count], &mut offsets[..count]);
+        for ((scale, offset), square) in scales.iter_mut().zip(&mut *offsets).zip(part.squares) {
+            [*scale, *offset] = metric.terms(*square).map(T::of);
+        }
+        let longest = part.squares.iter().copied().fold(0.0, f64::max).sqrt();
+        let steepest = scales.iter().map(|scale| scale.f64()).fold(0.0, f64::max);
+        for left in (0..m).step_by(tile.queries) {
+            if stop() {
+                return Ok(());
+            }
+            let several = tile.queries.min(m - left);
+            let values = queries.values.subrows(left, several);
+            let products = &mut products[..several * count];
+            gemm(
+                view_mut(products, several, count, count, 1)?,
+                metric.factor(),
+                values,
+                part.values.transpose(),
+                T::ZERO,
+                blas,
+            )?;
+            let compared = Compared {
+                metric,
+                d,
+                rows: part,
+                longest,
+                steepest,
+                scales,
+                offsets,
+            };
+            for (query, products) in products.chunks_exact(count).enumerate() {
+                let number = queries.first + (left + query) as u64;
+                compared.add_to(
+                    &mut nearest[(left + query) * k..][..k],
+                    products,
+                    (values, query),
+                    queries.squares[left + query],
+                    leaves_out_itself.then_some(number),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rows whose products with queries are there.
+struct Compared<'a, T: Real> {
+    metric: Metric,
+    d: usize,
+    rows: NumberedRows<'a, T>,
+    /// The largest |x|.
+    longest: f64,
+    /// The largest scale.
+    steepest: f64,
+    scales: &'a [T],
+    offsets: &'a [T],
+}
+
+impl<T: Real> Compared<'_, T> {
+    /// Adds the rows to the nearest of one query. What a product says of a row is
+    /// `product * scale + offset`, which is small where the row is near.
+    fn add_to(
+        &self,
+        nearest: &mut [Neighbor],
+        products: &[T],
+        (queries, query): (MatRef<'_, T>, usize),
+        square: f64,
+        left_out: Option<u64>,
+    ) {
+        let limit = |nearest: &[Neighbor]| {
+            let last = nearest.last().map_or(f64::INFINITY, |last| last.distance);
+            T::of(self.limit(last, square))
+        };
+        let mut least = limit(nearest);
+        for start in (0..products.len()).step_by(COMPARED) {
+            let end = (start + COMPARED).min(products.len());
+            let (scales, offsets) = (&self.scales[start..end], &self.offsets[start..end]);
+            if !is_any_within(&products[start..end], scales, offsets, least) {
+                continue;
+            }
+            for (product, at) in products[start..end].iter().zip(start..) {
+                // What is not a number may be anything.
+                let is_beyond = *product * self.scales[at] + self.offsets[at] > least;
+                let row = self.rows.first + at as u64;
+                if is_beyond || left_out == Some(row) {
+                    continue;
+                }
+                let (q, x) = ((queries, query), (self.rows.values, at));
+                let distance = self.metric.exact(q, square, x, self.rows.squares[at]);
+                if (Neighbor { distance, row }).put_into(nearest) {
+                    least = limit(nearest);
+                }
+            }
+        }
+    }
+
+    /// The most that a product can say of a row that is as near as `last`, all errors of rounding
+    /// counted: a sum of d products is off by up to d roundings of |q| |x|, in whatever order it is
+    /// added up, and by d of the smallest numbers.
+    fn limit(&self, last: f64, square: f64) -> f64 {
+        let (query, longest) = (square.sqrt(), self.longest);
+        let (large, small) = match size_of::<T>() {
+            4 => (1e37, 1e-44),
+            _ => (1e300, 1e-323),
+        };
+        if last == f64::INFINITY || 2.0 * query * longest > large || longest * longest > large {
+            return f64::INFINITY;
+        }
+        let roundings = (self.d + 16) as f64;
+        let of_products = roundings * T::EPSILON.f64();
+        let exact = 2.0 * roundings * f64::EPSILON;
+        let limit = match self.metric {
+            Metric::Euclidean => {
+                let longest = 2.0 * query * longest + longest * longest;
+                last * (1.0 + exact) - square + of_products * longest + exact * square
+            }
+            Metric::Cosine => (last - 1.0) * query + (of_products + 2.0 * exact) * query,
+            Metric::InnerProduct => last + (of_products + exact) * query * longest,
+        };
+        limit + limit.abs() * T::EPSILON.f64() + 4.0 * roundings * small * self.steepest.max(1.0)
+    }
+}
+
+/// Whether one of some rows may be as near as `least`.
+fn is_any_within<T: Real>(products: &[T], scales: &[T], offsets: &[T], least: T) -> bool {
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let terms = scales.iter().zip(offsets);
+            let beyond = |(product, (scale, offset)): (&T, (&T, &T))| {
+                u32::from(*product * *scale + *offset > least)
+            };
+            let count: u32 = products.iter().zip(terms).map(beyond).sum();
+            count < products.len() as u32
+        },
+    )
+}
+
+impl Metric {
+    /// What products are multiplied by.
+    fn factor<T: Real>(self) -> T {
+        T::of(if self == Metric::Euclidean {
+            -2.0
+        } else {
+            -1.0
+        })
+    }
+
+    /// Scale and offset of the products of a row.
+    fn terms(self, square: f64) -> [f64; 2] {
+        match self {
+            Metric::Euclidean => [1.0, square],
+            Metric::Cosine if square == 0.0 => [0.0, 0.0],
+            Metric::Cosine => [1.0 / square.sqrt(), 0.0],
+            Metric::InnerProduct => [1.0, 0.0],
+        }
+    }
+
+    /// The distance in f64.
+    fn exact<T: Real>(
+        self,
+        (queries, query): (MatRef<'_, T>, usize),
+        query_square: f64,
+        (rows, row): (MatRef<'_, T>, usize),
+        row_square: f64,
+    ) -> f64 {
+        let term = |q: T, x: T| match self {
+            Metric::Euclidean => (q.f64() - x.f64()) * (q.f64() - x.f64()),
+            _ => q.f64() * x.f64(),
+        };
+        let sum = match (row_slice(queries, query), row_slice(rows, row)) {
+            (Some(q), Some(x)) => summed(q.len(), |j| term(q[j], x[j])),
+            _ => summed(queries.ncols(), |j| {
+                term(queries[(query, j)], rows[(row, j)])
+            }),
+        };
+        match self {
+            Metric::Euclidean => sum,
+            Metric::InnerProduct => -sum,
+            Metric::Cosine if query_square == 0.0 || row_square == 0.0 => 1.0,
+            Metric::Cosine => 1.0 - sum / (query_square.sqrt() * row_square.sqrt()),
+        }
+    }
+
+    /// What users call the distance of a neighbour.
+    pub fn shown(self, distance: f64) -> f64 {
+        match self {
+            Metric::Euclidean => distance.sqrt(),
+            Metric::Cosine => distance.clamp(0.0, 2.0),
+            Metric::InnerProduct => distance,
+        }
+    }
+}
+
+/// |x|^2 of each row, in the same order of sums wherever its elements lie.
+///
+/// # Errors
+/// [`Error::Shape`] when the lengths differ.
+pub fn squares_of_rows<T: Real>(out: &mut [f64], x: MatRef<'_, T>) -> Result<(), Error> {
+    if out.len() != x.nrows() {
+        return Err(Error::shape(
+            "squares_of_rows",
+            &[("x", &x.shape()), ("out", &out.len())],
+        ));
+    }
+    for (row, out) in out.iter_mut().enumerate() {
+        *out = match row_slice(x, row) {
+            Some(x) => summed(x.len(), |j| x[j].f64() * x[j].f64()),
+            None => summed(x.ncols(), |j| x[(row, j)].f64() * x[(row, j)].f64()),
+        };
+    }
+    Ok(())
+}
+
+/// The sum of d terms, in sixteen sums that are added up in order.
+#[inline(always)]
+fn summed(d: usize, term: impl Fn(usize) -> f64) -> f64 {
+    let mut sums = [0.0; LANES];
+    for start in (0..d - d % LANES).step_by(LANES) {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            *sum += term(start + lane);
+        }
+    }
+    for (lane, j) in (d - d % LANES..d).enumerate() {
+        sums[lane] += term(j);
+    }
+    sums.iter().sum()
+}
+
+/// The plain twin of [`add_neighbors`]: the k nearest rows of one query.
+pub fn neighbors_reference<T: Real>(
+    query: MatRef<'_, T>,
+    rows: MatRef<'_, T>,
+    k: usize,
+    metric: Metric,
+    left_out: Option<u64>,
+) -> Vec<Neighbor> {
+    let square = |x: MatRef<'_, T>, row| {
+        let mut out = [0.0];
+        squares_of_rows(&mut out, x.subrows(row, 1)).map(|()| out[0])
+    };
+    let of_query = square(query, 0).unwrap_or(f64::NAN);
+    let mut all: Vec<Neighbor> = (0..rows.nrows())
+        .filter(|&row| left_out != Some(row as u64))
+        .map(|row| Neighbor {
+            distance: metric.exact(
+                (query, 0),
+                of_query,
+                (rows, row),
+                square(rows, row).unwrap_or(f64::NAN),
+            ),
+            row: row as u64,
+        })
+        .collect();
+    all.sort_by(|a, b| match a.is_before(b) {
+        true => std::cmp::Ordering::Less,
+        false => std::cmp::Ordering::Greater,
+    });
+    all.truncate(k);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::view;
+
+    fn found<T: Real>(
+        q: &[T],
+        x: &[T],
+        d: usize,
+        k: usize,
+        metric: Metric,
+        blocks: (usize, NeighborTile),
+    ) -> Vec<Neighbor> {
+        let (m, n) = (q.len() / d, x.len() / d);
+        let (block, tile) = blocks;
+        let mut nearest = vec![Neighbor::NONE; m * k];
+        let squares = |x: &[T], n| {
+            let mut out = vec![0.0; n];
+            squares_of_rows(&mut out, view(x, n, d, d, 1).unwrap()).unwrap();
+            out
+        };
+        let queries = squares(q, m);
+        // The order of blocks is of no account.
+        for first in (0..n).step_by(block).rev() {
+            let part = &x[first * d..((first + block) * d).min(x.len())];
+            let squares = squares(part, part.len() / d);
+            add_neighbors(
+                &mut nearest,
+                metric,
+                NumberedRows {
+                    values: view(q, m, d, d, 1).unwrap(),
+                    squares: &queries,
+                    first: 0,
+                },
+                NumberedRows {
+                    values: view(part, part.len() / d, d, d, 1).unwrap(),
+                    squares: &squares,
+                    first: first as u64,
+                },
+                false,
+                tile,
+                &mut vec![T::ZERO; tile.scratch()],
+                &Blas::Builtin,
+                &|| false,
+            )
+            .unwrap();
+        }
+        nearest
+    }
+
+    fn values(seed: u64, count: usize, kind: u8) -> Vec<f64> {
+        let mut state = seed | 1;
+        let mut next = move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 40) as f64 / (1u64 << 23) as f64 - 1.0
+        };
+        (0..count)
+            .map(|_| match kind {
+                0 => next(),
+                // Many ties.
+                1 => (next() * 2.0).round(),
+                // Far from zero, close to each other: products cancel.
+                2 => 1e4 + next() * 1e-2,
+                // Products overflow, or vanish.
+                3 => next() * 1e19,
+                4 => next() * 1e-30,
+                _ => {
+                    if next() > 0.0 {
+                        0.0
+                    } else {
+                        next() * 1e3
+                    }
+                }
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn neighbors_are_those_of_the_plain_twin(
+            seed in any::<u64>(),
+            (m, n, d) in (1usize..20, 1usize..150, 1usize..40),
+            k in 1usize..12,
+            kind in 0u8..6,
+            metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
+            (block, queries, rows) in (1usize..200, 1usize..30, 1usize..200),
+        ) {
+            let k = k.min(n);
+            let tile = NeighborTile { queries, rows };
+            let all = values(seed, (m + n) * d, kind);
+            let (q, x) = all.split_at(m * d);
+            let (q32, x32): (Vec<f32>, Vec<f32>) = (q.iter().map(|x| *x as f32).collect(), x.iter().map(|x| *x as f32).collect());
+            let found64 = found(q, x, d, k, metric, (block, tile));
+            let found32 = found(&q32, &x32, d, k, metric, (block, tile));
+            for query in 0..m {
+                let one = view(&q[query * d..][..d], 1, d, d, 1).unwrap();
+                prop_assert_eq!(&found64[query * k..][..k], &neighbors_reference(one, view(x, n, d, d, 1).unwrap(), k, metric, None)[..]);
+                let one = view(&q32[query * d..][..d], 1, d, d, 1).unwrap();
+                prop_assert_eq!(&found32[query * k..][..k], &neighbors_reference(one, view(&x32, n, d, d, 1).unwrap(), k, metric, None)[..]);
+            }
+        }
+    }
+}

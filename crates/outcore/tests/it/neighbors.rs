@@ -1,0 +1,142 @@
+//! Nearest rows: those of the plain twin, for every metric, budget and number of threads.
+
+use outcore::kernels::{Metric, neighbors_reference, view};
+use outcore::neighbors::{NeighborOptions, NeighborOutputs, nearest_rows};
+use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
+
+const WIDTH: usize = 24;
+
+fn stored(memory_bytes: u64, threads: usize, rows: usize) -> (tempfile::TempDir, Array, Vec<f32>) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = Session::new(Settings {
+        memory_bytes: Some(memory_bytes),
+        scratch: Some(folder.path().join("scratch")),
+        threads,
+        ..Settings::default()
+    })
+    .unwrap();
+    let shape = [rows as u64, WIDTH as u64];
+    let path = folder.path().join("x.npy");
+    let x = Array::create(&session, path, DType::F32, &shape, Order::Row).unwrap();
+    let mut state = 1u32;
+    // Few values: many distances are equal.
+    let values: Vec<f32> = (0..rows * WIDTH)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 30) as f32
+        })
+        .collect();
+    let mut buf = Buf::anonymous(values.len() * 4).unwrap();
+    buf[..values.len() * 4].copy_from_slice(bytemuck::cast_slice(&values));
+    x.write(buf.freeze()).unwrap().run().unwrap();
+    (folder, x, values)
+}
+
+#[test]
+fn neighbors_do_not_depend_on_the_budget() {
+    for metric in [Metric::Euclidean, Metric::Cosine, Metric::InnerProduct] {
+        let mut all = Vec::new();
+        for (memory, threads) in [(3 << 20, 1), (4 << 20, 2), (64 << 20, 2)] {
+            let (_folder, x, values) = stored(memory, threads, 9000);
+            let options = NeighborOptions { k: 6, metric };
+            let job = nearest_rows(
+                x.session(),
+                (&x).into(),
+                None,
+                options,
+                NeighborOutputs::default(),
+            )
+            .unwrap();
+            let [distances, rows] = job.run().unwrap();
+            let (distances, rows) = (
+                distances.to_vec::<f64>().unwrap(),
+                rows.to_vec::<i64>().unwrap(),
+            );
+            let rows_of = view(&values, 9000, WIDTH, WIDTH, 1).unwrap();
+            for query in [0, 1, 4500, 8999] {
+                let one = rows_of.subrows(query, 1);
+                let near = neighbors_reference(one, rows_of, 6, metric, Some(query as u64));
+                let expected: Vec<i64> = near.iter().map(|near| near.row as i64).collect();
+                assert_eq!(rows[query * 6..][..6], expected);
+                let expected: Vec<f64> = near
+                    .iter()
+                    .map(|near| metric.shown(near.distance))
+                    .collect();
+                assert_eq!(distances[query * 6..][..6], expected);
+            }
+            all.push((distances, rows));
+        }
+        assert!(all.iter().all(|found| *found == all[0]), "{metric:?}");
+    }
+}
+
+#[test]
+fn rows_are_read_once_a_group_of_queries() {
+    let (_folder, x, _) = stored(16 << 20, 2, 200_000);
+    let options = NeighborOptions {
+        k: 3,
+        metric: Metric::Euclidean,
+    };
+    let queries = x.slice(0..40_000, 0..WIDTH as u64).unwrap();
+    let outputs = NeighborOutputs::default();
+    let job = nearest_rows(
+        x.session(),
+        (&x).into(),
+        Some((&queries).into()),
+        options,
+        outputs,
+    )
+    .unwrap();
+    let groups = job.explain().len() as u64;
+    let read: u64 = job
+        .explain()
+        .iter()
+        .map(|plan| plan.predicted.bytes_read)
+        .sum();
+    assert!(groups > 1);
+    let least = groups * x.nbytes() + queries.nbytes();
+    assert!(
+        read <= least + least / 20,
+        "{read} bytes of {groups} groups"
+    );
+}
+
+#[test]
+fn what_cannot_be_found_is_refused() {
+    let (folder, x, _) = stored(4 << 20, 2, 10);
+    let search = |k, queries: Option<&Array>, outputs| {
+        let options = NeighborOptions {
+            k,
+            metric: Metric::Euclidean,
+        };
+        let queries = queries.map(Into::into);
+        nearest_rows(x.session(), (&x).into(), queries, options, outputs)?.run()
+    };
+    let none = NeighborOutputs::default;
+    assert!(matches!(search(10, None, none()), Err(Error::Value { .. })));
+    assert!(matches!(search(0, None, none()), Err(Error::Value { .. })));
+    let narrow = x.slice(0..3, 0..5).unwrap();
+    assert!(matches!(
+        search(1, Some(&narrow), none()),
+        Err(Error::Shape { .. })
+    ));
+    let wide = Array::temporary(x.session(), DType::F64, &[3, WIDTH as u64], Order::Row).unwrap();
+    assert!(matches!(
+        search(1, Some(&wide), none()),
+        Err(Error::DType { .. })
+    ));
+    let empty = x.slice(0..0, 0..WIDTH as u64).unwrap();
+    let [distances, _] = search(2, Some(&empty), none()).unwrap();
+    assert_eq!(distances.shape(), [0, 2]);
+    let [_, rows] = search(
+        10,
+        Some(&x),
+        NeighborOutputs {
+            rows: Output::New(folder.path().join("rows.npy")),
+            ..none()
+        },
+    )
+    .unwrap();
+    assert_eq!(rows.path(), Some(&*folder.path().join("rows.npy")));
+    assert_eq!(rows.to_vec::<i64>().unwrap()[..1], [0]);
+}
