@@ -32,6 +32,9 @@ PAGE_BYTES = 4 * KIB
 TRAIN_BATCH, TRAIN_STEPS = 512, 16
 """The first half of the steps warms caches up."""
 
+MAP_TIMEOUT_S = 90.0
+"""Where the kernel reads ahead, each of 40,000 faults of a batch may read megabytes."""
+
 OURS, NO_CACHE = "outcore", "outcore, no cache"
 MAP, MAP_RANDOM = "torch.nn.EmbeddingBag on a memory map", "the same, MADV_RANDOM"
 PAGES = "a page at a time, as in the paper"
@@ -83,8 +86,8 @@ def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
         "seconds": context.seconds(SECONDS),
     }
 
-    def leg(name: str, mode: str, **more: Any) -> Leg:
-        return Leg(name, "tables.bags", {**spec, "mode": mode, **more}, limited=True)
+    def leg(name: str, mode: str, *, timeout_s: float = 600.0, **more: Any) -> Leg:
+        return Leg(name, "tables.bags", {**spec, "mode": mode, **more}, limited=True, timeout_s=timeout_s)
 
     a_page = PAGE_BYTES // MODELS[model].row_bytes
     rows_bytes = trace.touched_bytes // a_page
@@ -97,7 +100,7 @@ def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
         [
             leg(OURS, "ours"),
             leg(NO_CACHE, "ours", cache=0),
-            leg(MAP, "torch"),
+            leg(MAP, "torch", timeout_s=MAP_TIMEOUT_S),
             leg(MAP_RANDOM, "torch", random=True),
             leg(PAGES, "pages"),
             leg(ROCKSDB, "rocksdb"),

@@ -92,14 +92,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def sources() -> dict[str, Any]:
+def sources(tree: Path | None = None) -> dict[str, Any]:
     """The commit; `changed` lists files that differ from it or are not in it, this harness included, but not what it makes."""
-    found = output(["git", "status", "--porcelain", "--untracked-files=all"]).splitlines()
+    found = output(["git", "status", "--porcelain", "--untracked-files=all"], tree).splitlines()
     paths = [line[2:].strip().rpartition(" -> ")[2] for line in found]
     changed = [path for path in paths if not path.startswith(MADE_HERE)]
     # Two runs with the same files changed may have run different code.
-    difference = hashlib.sha256(output(["git", "diff", "HEAD", "--", *changed]).encode()).hexdigest() if changed else None
-    return {"commit": output(["git", "rev-parse", "HEAD"]), "changed": changed, "difference": difference}
+    difference = hashlib.sha256(output(["git", "diff", "HEAD", "--", *changed], tree).encode()).hexdigest() if changed else None
+    return {"commit": output(["git", "rev-parse", "HEAD"], tree), "changed": changed, "difference": difference}
 
 
 def environment() -> dict[str, str]:
@@ -113,9 +113,11 @@ def mkl_library() -> str | None:
     return str(found[-1]) if found else None
 
 
-def output(command: list[str]) -> str:
+def output(command: list[str], folder: Path | None = None) -> str:
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False).stdout.rstrip()
+        return subprocess.run(
+            command, cwd=folder or ROOT, capture_output=True, text=True, timeout=20, check=False
+        ).stdout.rstrip()
     except OSError:
         return ""
 

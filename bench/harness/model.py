@@ -238,6 +238,8 @@ class Case:
     """`fio`, `example`, `look_up`: what the runner must find or build first."""
     rounds: int = 3
     """Part of the case, so that no run of it has more or fewer."""
+    turned: bool = False
+    """Every second round in the other order, where legs differ by little."""
     notes: tuple[str, ...] = ()
     measures: tuple[Measure, ...] = ()
     headline: str = ""

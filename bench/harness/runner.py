@@ -89,8 +89,9 @@ def run_case(case: Case, context: Context, facts: Facts, folder: Path, say: Call
     path = claim(folder, result)
     legs = [chosen(leg, case.unit, context, way, limit_of(leg, limits), say) for leg in case.legs]
     result["legs"] = [described(leg, sweep) for leg, sweep in legs]
+    turns = list(zip(legs, result["legs"], strict=True))
     for number in range(case.rounds):
-        for (leg, _), entry in zip(legs, result["legs"], strict=True):
+        for (leg, _), entry in reversed(turns) if case.turned and number % 2 else turns:
             if any(done["status"] != "ok" for done in entry["rounds"]):
                 continue
             outcome = {"round": number, **run_leg(leg, context, way, limit_of(leg, limits))}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import against
 import run
 from cases import BUILDERS, HEADLINE, limits, pca, products, reads, sparse
 from harness import data, device, runner
@@ -21,6 +22,15 @@ def test_every_case_names_its_legs_once_and_compares_what_it_has(build: Callable
         assert comparison.ours in names and set(comparison.rivals) <= set(names)
     assert case.bound.core_leg in {None, *names}
     assert all(json.dumps(dict(leg.spec)) for leg in case.legs)
+
+
+def test_versions_take_turns_with_all_that_is_theirs() -> None:
+    case = against.of_two(BUILDERS["samples-4096B"](CONTEXT), Path("../before"))
+    assert [leg.name.removeprefix(against.BEFORE) for leg in case.legs[::2]] == [leg.name for leg in case.legs[1::2]]
+    assert all(leg.environment["PYTHONPATH"] == "../before/bindings/python" for leg in case.legs[::2])
+    assert case.turned and len(case.files) == 1
+    stream = against.of_two(BUILDERS["stream"](CONTEXT), Path("../before"))
+    assert stream.legs[0].spec["program"] == "../before/target/release/examples/stream_and_gather"
 
 
 def test_the_sizes_of_the_protocol_hold_at_scale_one() -> None:

@@ -155,6 +155,7 @@ def open(
     dtype, shape, order, offset, leading_dimension
         What a raw file holds: any type of an `Array`; one number or more; rows ("C") or columns ("F") next to each other; bytes
         before the first element; elements from the start of one row (or column) to that of the next, without gaps if None.
+        `dtype` alone names the type of a `.npy` file in which NumPy has saved bfloat16 or float8, as bytes without a name.
     interrupted : bool
         Open it also where an earlier write in place did not finish.
 

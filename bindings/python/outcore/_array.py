@@ -304,7 +304,7 @@ class Array(Stored[_native.Matrix]):
 
     def _check_room(self, size: int, force: bool = False) -> None:
         if not force:
-            check_room(size, self, "take a part, or .numpy(force=True)")
+            check_room(size, self, "take a part, rows by x.take(rows, out=path), or all by .numpy(force=True)")
 
     def _read(self, progress: bool | None = None) -> Numbers:
         matrix = self._inner
@@ -644,7 +644,9 @@ def numbers(value: Any, name: str = "the value", *, into: np.dtype[Any] | None =
         value = imported(value)
     found = unmasked(np.asanyarray(value), name)
     if found.dtype.kind not in "fiubc" and found.dtype.name not in ML_DTYPES:
-        raise DTypeError(f"{found.dtype} values cannot be written to an array of numbers")
+        raise DTypeError(
+            f"{found.dtype} values cannot be written to an array of numbers; convert them first, as with x.astype('float32')"
+        )
     if into is not None and found.dtype.kind == "c" and into.kind != "c":
         raise DTypeError(f"{found.dtype} values cannot be written to an array of {into}; take x.real or x.imag")
     return found

@@ -7,6 +7,7 @@ the files that it opens in the same way.
 
 from __future__ import annotations
 
+import ast
 import errno
 import io
 import os
@@ -16,12 +17,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _native
+from ._dtypes import ML_DTYPES, dtype_of
+from ._settings import Order
 from .errors import DeniedError, FileError, MissingError, NotAFileError, NotAFolderError, OutcoreError
 
 if TYPE_CHECKING:
     from ._session import Session
 
-__all__ = ["EngineFile", "compression_of", "open_regular", "read_regular", "refusal", "regular", "seems", "text_of"]
+__all__ = [
+    "EngineFile",
+    "compression_of",
+    "open_regular",
+    "read_regular",
+    "refusal",
+    "regular",
+    "seems",
+    "text_of",
+    "void_in_npy",
+]
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -30,6 +43,9 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a block device",
 }
+
+NPY_MARK = b"\x93NUMPY"
+NPY_HEADER_BYTES = 1 << 20
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
 """By the endings of names, the programs that unpack."""
@@ -220,3 +236,28 @@ def text_of(error: BaseException, most: int = 240) -> str:
     """The message of an error of another library, in one line that fits a screen."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= most else f"{words[:most]}..."
+
+
+def void_in_npy(path: str, name: str) -> tuple[tuple[int, ...], Order, int] | None:
+    """Shape, order and offset of a `.npy` file whose elements NumPy has saved as bytes of the size of a type that it does not
+    have; nothing of other files."""
+    if name not in ML_DTYPES or not os.path.isfile(path):
+        return None
+    with open_regular(path) as file:
+        head = file.read(12)
+        if not head.startswith(NPY_MARK) or len(head) < 12:
+            return None
+        start, width = (10, 2) if head[6] == 1 else (12, 4)
+        length = int.from_bytes(head[8 : 8 + width], "little")
+        if length > NPY_HEADER_BYTES:
+            return None
+        file.seek(start)
+        text = file.read(length)
+    try:
+        facts = ast.literal_eval(text.decode("latin-1"))
+        descr, shape = str(facts["descr"]), tuple(int(size) for size in facts["shape"])
+    except (ValueError, SyntaxError, KeyError, TypeError):
+        return None
+    if descr[2:] != str(dtype_of(name).itemsize) or descr[1:2] not in ("V", "f"):
+        return None
+    return shape, "F" if facts.get("fortran_order") else "C", start + length

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from . import _native
 from ._dtypes import dtype_of, float_name, type_name
+from ._files import void_in_npy
 from ._refused import Refusing
 from ._run import execute
 from ._settings import Driver, Info, Mode, Order, PathLike, Settings, full_path, settings_of, shape_of, whole_number
@@ -240,8 +241,12 @@ class Session:
                 raise ArgumentError("a sparse matrix, which is a folder, is opened by its path alone")
             return Sparse._open(self, full_path(path))
 
+        if dtype is not None and shape is None and (found := void_in_npy(full_path(path), type_name(dtype))) is not None:
+            shape, order, offset = found
         if (dtype is None) != (shape is None):
-            raise ArgumentError("a raw file needs both dtype and shape; a .npy file takes neither")
+            raise ArgumentError(
+                "a raw file needs both dtype and shape; a .npy file neither, or the dtype of what NumPy saves as void"
+            )
         raw = None
         if dtype is not None and shape is not None:
             leading = None if leading_dimension is None else whole_number(leading_dimension, "leading_dimension", "elements")
@@ -311,7 +316,9 @@ class Session:
         """As `outcore.from_scipy`."""
         from ._sparse import Sparse, canonical, native_sparse
 
-        matrix = native_sparse(canonical(x), self, "x")
+        x = canonical(x)
+        type_name(x.dtype)
+        matrix = native_sparse(x, self, "x")
         kind = None if dtype is None else float_name(dtype)
         job = _native.sparse_scaled(self._inner, matrix, full_path(path), kind, None, None, False, False)
         return Sparse._result(self, self._run(job, "writing", progress))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # Without stubs for SciPy a type checker treats it as Any.
     ScipyMatrix: TypeAlias = csr_matrix | csc_matrix
 
-__all__ = ["Sparse", "is_scipy", "native_sparse"]
+__all__ = ["Sparse", "is_scipy", "native_rows", "native_sparse"]
 
 Rows: TypeAlias = SupportsIndex | slice | Lists
 
@@ -550,6 +550,13 @@ def _fits(offsets: npt.NDArray[np.int64], indices: npt.NDArray[Any]) -> bool:
 def is_scipy(x: Any) -> bool:
     """Whether `x` is a sparse matrix or array of SciPy, found without importing it."""
     return type(x).__module__.startswith("scipy.sparse")
+
+
+def native_rows(x: Any, name: str, session: Session) -> Any:
+    """Rows as the engine takes them, dense or sparse."""
+    from ._array import native_operand
+
+    return native_sparse(x, session, name) if isinstance(x, Sparse) or is_scipy(x) else native_operand(x, name, session)
 
 
 def native_sparse(x: Any, session: Session, name: str = "A") -> _native.SparseMatrix:

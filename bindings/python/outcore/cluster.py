@@ -18,12 +18,12 @@ from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._array import Array, Floats, native_operand, native_output, result_of
+from ._array import Array, Floats, native_output, result_of
 from ._dtypes import computed
 from ._estimator import Estimator
 from ._session import Session, is_planning
 from ._settings import PathLike
-from ._sparse import Sparse, is_scipy, native_sparse
+from ._sparse import Sparse, is_scipy, native_rows
 from .errors import ArgumentError, NotFiniteError, ShapeError
 
 __all__ = ["KMeans"]
@@ -212,7 +212,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         if out is None and not isinstance(X, (Array, Sparse)):
             return euclidean_distances(X, centers.astype(X.dtype, copy=False))
         session = self._session(X, out)
-        job = _native.kmeans_distances(session._inner, _native_rows(X, session), centers, native_output(out))
+        job = _native.kmeans_distances(session._inner, native_rows(X, "X", session), centers, native_output(out))
         found = session._run(job, "measuring", self.progress)
         return result_of(session, found, out)
 
@@ -221,7 +221,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         return _assign(session, X, self.cluster_centers_.astype(np.float64), weights, "assigning", self.progress)
 
     def _job(self, X: Any, start: Any, weights: Any, session: Session) -> _native.Job:
-        return _native.kmeans_fit(session._inner, _native_rows(X, session), start, weights, int(self.max_iter), float(self.tol))
+        return _native.kmeans_fit(
+            session._inner, native_rows(X, "X", session), start, weights, int(self.max_iter), float(self.tol)
+        )
 
     def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
         self.cluster_centers_ = found["centers"].reshape(-1, self.n_features_in_).astype(dtype)
@@ -305,11 +307,6 @@ def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:
     return weights
 
 
-def _native_rows(X: Any, session: Session) -> Any:
-    """Rows as the engine takes them, dense or sparse."""
-    return native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X", session)
-
-
 def _drawn(n: int, count: int, random: np.random.RandomState, weights: Any = None) -> npt.NDArray[Any]:
     """Different numbers below n, with chances in proportion to their weights."""
     if weights is not None:
@@ -319,7 +316,7 @@ def _drawn(n: int, count: int, random: np.random.RandomState, weights: Any = Non
 
 
 def _assign(session: Session, X: Any, centers: Any, weights: Any, label: str, progress: bool | None) -> Any:
-    return session._run(_native.kmeans_assign(session._inner, _native_rows(X, session), centers, weights), label, progress)
+    return session._run(_native.kmeans_assign(session._inner, native_rows(X, "X", session), centers, weights), label, progress)
 
 
 def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | None) -> npt.NDArray[np.float64]:
@@ -329,7 +326,7 @@ def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | N
     if not isinstance(X, (Array, Sparse)):
         return np.asarray(X[picked], np.float64)
     ascending, places = np.unique(picked, return_inverse=True)
-    job = _native.take_rows(session._inner, _native_rows(X, session), ascending.astype(np.uint64))
+    job = _native.take_rows(session._inner, native_rows(X, "X", session), ascending.astype(np.uint64))
     found: npt.NDArray[np.float64] = session._run(job, "choosing", progress).reshape(-1, X.shape[1])
     return found if np.array_equal(ascending, picked) else found[places]
 

@@ -14,17 +14,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from . import _native
-from ._array import Array, native_operand, native_output, result_of
+from ._array import Array, native_output, result_of
 from ._estimator import Estimator
 from ._plan import Plan, explain
 from ._settings import PathLike
+from ._sparse import Sparse, native_rows
 from .errors import ArgumentError, ShapeError
 
 __all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
 
 Metric: TypeAlias = Literal["euclidean", "cosine", "inner_product"]
 Weights: TypeAlias = Literal["uniform", "distance"] | Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
-Outputs: TypeAlias = tuple[PathLike | Array, PathLike | Array]
+Outputs: TypeAlias = tuple[PathLike | Array | None, PathLike | Array | None]
 
 METRICS = ("euclidean", "cosine", "inner_product")
 VOTES_BYTES = 16 << 20
@@ -42,6 +43,8 @@ class _Neighbors(Estimator):
     metric: Metric
     n_samples_fit_: int
     _rows: Any
+
+    _TAKES_SPARSE = True
 
     def explain(self, X: Any) -> Plan:
         """The plan of `kneighbors` of these queries. No data is moved.
@@ -80,11 +83,10 @@ class _Neighbors(Estimator):
             rows, X = _of_one_type(rows, X)
         session = self._session(rows, X)
         distances, numbers = (None, None) if out is None else out
-        queries = None if X is None else native_operand(X, "X", session)
         job = _native.nearest_rows(
             session._inner,
-            native_operand(rows, "the rows", session),
-            queries,
+            native_rows(rows, "the rows", session),
+            None if X is None else native_rows(X, "X", session),
             k,
             self.metric,
             native_output(distances),
@@ -100,14 +102,14 @@ class _Neighbors(Estimator):
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_queries, n_features), optional
+        X : Array, Sparse, array_like or sparse matrix of shape (n_queries, n_features), optional
             Default: the rows themselves, each without itself.
         n_neighbors : int, optional
             Default: that of the estimator.
         return_distance : bool
             Whether distances are returned too.
-        out : (path or Array, path or Array), optional
-            Where distances and numbers of rows go, float64 and int64, which may be more than fits memory.
+        out : (path, Array or None, path, Array or None), optional
+            Where distances and numbers of rows go, float64 and int64, which may be more than fits memory; None: to scratch.
 
         Returns
         -------
@@ -167,7 +169,8 @@ class NearestNeighbors(_Neighbors):
 
     Every query is compared with every row: by products of blocks first, and again in float64 where these say that a row may be
     among the nearest. The order is total (distance, then number of the row), so every budget and number of threads gives the
-    same bytes. Takes `outcore.Array` and what scikit-learn's takes.
+    same bytes. Takes `outcore.Array`, `outcore.Sparse` and what scikit-learn's takes; rows and queries are both dense, or both
+    sparse.
 
     Parameters
     ----------
@@ -186,7 +189,8 @@ class NearestNeighbors(_Neighbors):
 
     Notes
     -----
-    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups.
+    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups. Of
+    sparse rows only entries are multiplied that a row and a query have in common.
 
     Examples
     --------
@@ -212,7 +216,7 @@ class NearestNeighbors(_Neighbors):
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_samples, n_features)
+        X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : ignored
         """
         with self._fitting(X) as (X, _, _):
@@ -265,7 +269,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_samples, n_features)
+        X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : Array or array_like of shape (n_samples,)
         """
         with self._fitting(X) as (X, _, _):
@@ -280,7 +284,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_queries, n_features); None: the rows, each without its own vote
+        X : Array, Sparse, array_like or sparse matrix of shape (n_queries, n_features); None: the rows, each without its own vote
 
         Returns
         -------
@@ -355,7 +359,7 @@ class KNeighborsRegressor(RegressorMixin, _Neighbors):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_samples, n_features)
+        X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : Array or array_like of shape (n_samples,) or (n_samples, n_outputs)
         """
         with self._fitting(X) as (X, _, _):
@@ -372,7 +376,7 @@ class KNeighborsRegressor(RegressorMixin, _Neighbors):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_queries, n_features); None: the rows, each without itself
+        X : Array, Sparse, array_like or sparse matrix of shape (n_queries, n_features); None: the rows, each without itself
 
         Returns
         -------
@@ -408,8 +412,9 @@ def _targets(X: Any, y: Any) -> npt.NDArray[Any]:
 def _of_one_type(rows: Any, queries: Any) -> tuple[Any, Any]:
     """What lies in memory is converted to the wider type of the two."""
     kinds = [x._computed if isinstance(x, Array) else x.dtype for x in (rows, queries)]
-    widest = max(kinds, key=lambda kind: kind.itemsize)
-    return tuple(x if isinstance(x, Array) else x.astype(widest, copy=False) for x in (rows, queries))  # type: ignore[return-value]
+    widest = max(kinds, key=lambda kind: np.dtype(kind).itemsize)
+    in_memory = [not isinstance(x, (Array, Sparse)) for x in (rows, queries)]
+    return tuple(x.astype(widest, copy=False) if here else x for x, here in zip((rows, queries), in_memory, strict=True))
 
 
 def _weighed(distances: npt.NDArray[np.float64], weights: Weights) -> npt.NDArray[Any]:

@@ -6,8 +6,9 @@ use pyo3::prelude::*;
 
 use crate::error::argument;
 use crate::job::Job;
-use crate::matrix::{self, operand, output};
+use crate::matrix::{self, output};
 use crate::session::Session;
+use crate::sparse;
 
 /// The k nearest of the rows to each query, or to each row but itself: distances and numbers.
 #[pyfunction]
@@ -31,8 +32,8 @@ pub(crate) fn nearest_rows(
         "inner_product" => Metric::InnerProduct,
         other => return Err(argument(format!("there is no metric {other:?}"))),
     };
-    let (session, rows) = (session.get()?, operand(rows)?);
-    let queries = queries.as_ref().map(operand).transpose()?;
+    let (session, rows) = (session.get()?, sparse::rows(rows)?);
+    let queries = queries.as_ref().map(sparse::rows).transpose()?;
     let outputs = NeighborOutputs {
         distances: output(distances)?,
         rows: output(numbers)?,

@@ -80,6 +80,28 @@ def test_pca(folder: Path) -> None:
     assert "% of the variance" in run("pca", "x.npy", "-k", "20")
 
 
+def test_knn(folder: Path) -> None:
+    np.save(folder / "y.npy", np.arange(200) % 3)
+    found = run_json("knn", "x.npy", "x.npy", "-k", "1", "--labels", "y.npy", "-o", "found.npy", "--indices", "i.npy")
+    assert (found["rows"], found["queries"], found["accuracy"]) == (200, 200, None)
+    np.testing.assert_array_equal(np.load("found.npy"), np.arange(200) % 3)
+    np.testing.assert_array_equal(np.load("i.npy")[:, 0], np.arange(200))
+    # The texts tell of different numbers of features; the wider is the second, then the first.
+    (folder / "a.svm").write_text("1 1:1\n2 2:2\n1 1:2\n")
+    (folder / "b.svm").write_text("1 1:1.5\n2 2:3 5:0.5\n")
+    for first, second in (("a.svm", "b.svm"), ("b.svm", "a.svm")):
+        assert run_json("knn", first, second, "-k", "1", "-o", "found.npy", "--distances", "d.npy")["accuracy"] == 1
+    np.testing.assert_array_equal(np.load("found.npy"), [1, 2, 1])
+    assert "search s" in run("knn", "a.svm", "b.svm", "-k", "3", "--metric", "cosine", "--indices", "i.npy")
+    for words, told in (
+        (("x.npy", "x.npy", "-o", "l.npy"), "no labels"),
+        (("x.npy", "x.npy"), "--indices"),
+        (("a.svm", "b.svm", "-o", "l"), ".npy"),
+    ):
+        done = outcore("knn", *words)
+        assert done.returncode == 1 and told in done.stderr
+
+
 def test_kmeans(folder: Path) -> None:
     assert "plan        k-means" in run("kmeans", "x.npy", "-k", "3", "--explain")
     found = run_json("kmeans", "x.npy", "-k", "3", "-o", "labels.npy", "--centers", "c.npy")

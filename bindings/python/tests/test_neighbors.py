@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn import datasets, neighbors
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -63,6 +64,52 @@ def test_rows_are_left_out_of_their_own_lists(metric: Any, tmp_path: Path, rng: 
     if metric != "cosine":
         np.testing.assert_array_equal(found[1], expected[1])
     assert (found[1] != np.arange(700)[:, None]).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("form", ["arrays", "tiles", "memory"])
+def test_sparse_neighbors_are_those_of_a_plain_search(metric: Any, form: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    def made(rows: int) -> Any:
+        s = sp.random(rows, 120, 0.04, "csr", np.float32, random_state=rng, data_rvs=lambda count: rng.integers(1, 4, count))
+        s[3] = 0
+        s.eliminate_zeros()
+        return s
+
+    x, q = made(500), made(170)
+    rows = x if form == "memory" else oc.from_scipy(tmp_path / "x", x)
+    if form == "tiles":
+        tiled = rows.tiled()
+        rows = rows if tiled is None else tiled
+    queries = q if form == "memory" else oc.from_scipy(tmp_path / "q", q)
+    for others, own in ((queries, False), (None, True)):
+        distances, numbers = NearestNeighbors(6, metric=metric).fit(rows).kneighbors(others)
+        expected = plain(x.toarray(), (x if own else q).toarray(), 6, metric, own)
+        np.testing.assert_allclose(distances, expected[0], rtol=1e-12, atol=1e-12)
+        if metric != "cosine":
+            np.testing.assert_array_equal(numbers, expected[1])
+    with pytest.raises(errors.ArgumentError, match="both must be dense, or both sparse"):
+        NearestNeighbors(6).fit(rows).kneighbors(np.ones((3, 120), "f4"))
+
+
+def test_sparse_rows_larger_than_the_budget(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Words of a corpus: few columns are in most rows, and most in few."""
+    count, width = 60_000, 1_000_000
+    columns = np.minimum(rng.zipf(1.3, count * 30), width - 1).reshape(count, 30)
+    s = sp.csr_matrix((np.ones(columns.size, "f4"), columns.ravel(), np.arange(0, columns.size + 1, 30)), (count, width))
+    s.sum_duplicates()
+    oc.from_scipy(tmp_path / "s", s)
+    found = set()
+    for memory, threads in (("4MiB", 1), ("4MiB", 2), ("64MiB", 2)):
+        oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
+        rows = oc.open(tmp_path / "s")
+        distances, numbers = NearestNeighbors(5).fit(rows).kneighbors(rows.slice(100, 1100))
+        found.add((distances.tobytes(), numbers.tobytes()))
+    assert len(found) == 1
+    theirs = neighbors.NearestNeighbors(n_neighbors=5, algorithm="brute").fit(s).kneighbors(s[100:200])
+    np.testing.assert_allclose(distances[:100], theirs[0], atol=1e-3)
+    labels = np.arange(count) % 3
+    ours = KNeighborsClassifier(5).fit(rows, labels)
+    assert ours.predict(rows.slice(0, 50)).shape == (50,)
 
 
 def test_every_budget_gives_the_same_bytes(tmp_path: Path, rng: np.random.Generator) -> None:

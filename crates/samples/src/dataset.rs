@@ -74,7 +74,7 @@ pub(super) struct Inner {
 
 impl Dataset {
     /// The same samples, of which some fields are decoded where they are put side by side
-    /// ([`Batch`]).
+    /// ([`Batch`](crate::Batch)).
     ///
     /// ```
     #[doc = include_str!("setup.doctest")]

@@ -389,9 +389,12 @@ impl Descr {
                 .filter(|dtype| dtype.is_void() && bytes.parse() == Ok(dtype.bytes()))
                 .ok_or_else(|| {
                     format!(
-                        "void (dtype '{descr}'), as NumPy saves bfloat16 and float8, without the name of its type; outcore.open(path, dtype=, shape=, offset=) takes one"
+                        "void (dtype '{descr}'), as NumPy saves bfloat16 and float8, without the name of its type; outcore.open(path, dtype=) takes one"
                     )
                 }),
+            ("f1", _) => Err(format!(
+                "dtype '{descr}', as NumPy saves float8_e5m2; outcore.open(path, dtype='float8_e5m2') takes it"
+            )),
             ("O" | "O8", _) => Err("Python objects, where numbers are needed".into()),
             ("g" | "f16" | "f12" | "longdouble" | "G" | "c32" | "c24", _) => {
                 Err(format!("longdouble (dtype '{descr}'), whose bytes depend on the machine; save it as x.astype('float64')"))

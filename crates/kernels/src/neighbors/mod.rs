@@ -7,11 +7,15 @@
 //! library that makes the products.
 #![forbid(unsafe_code)]
 
+mod sparse;
+
 use bytemuck::{Pod, Zeroable};
 use faer::MatRef;
 
 use crate::view::row_slice;
 use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view_mut};
+
+pub use sparse::{Postings, SparseNumberedRows, add_sparse_neighbors};
 
 /// Columns of a product that are compared with the limit together.
 const COMPARED: usize = 64;
@@ -177,11 +181,13 @@ pub fn add_neighbors<T: Real>(
                 blas,
             )?;
             let compared = Compared {
-                metric,
-                d,
+                bounds: Bounds {
+                    metric,
+                    terms: d,
+                    longest,
+                    steepest,
+                },
                 rows: part,
-                longest,
-                steepest,
                 scales,
                 offsets,
             };
@@ -202,13 +208,8 @@ pub fn add_neighbors<T: Real>(
 
 /// Rows whose products with queries are there.
 struct Compared<'a, T: Real> {
-    metric: Metric,
-    d: usize,
+    bounds: Bounds,
     rows: NumberedRows<'a, T>,
-    /// The largest |x|.
-    longest: f64,
-    /// The largest scale.
-    steepest: f64,
     scales: &'a [T],
     offsets: &'a [T],
 }
@@ -226,7 +227,7 @@ impl<T: Real> Compared<'_, T> {
     ) {
         let limit = |nearest: &[Neighbor]| {
             let last = nearest.last().map_or(f64::INFINITY, |last| last.distance);
-            T::of(self.limit(last, square))
+            T::of(self.bounds.limit::<T>(last, square))
         };
         let mut least = limit(nearest);
         for start in (0..products.len()).step_by(COMPARED) {
@@ -243,18 +244,35 @@ impl<T: Real> Compared<'_, T> {
                     continue;
                 }
                 let (q, x) = ((queries, query), (self.rows.values, at));
-                let distance = self.metric.exact(q, square, x, self.rows.squares[at]);
+                let distance = self
+                    .bounds
+                    .metric
+                    .exact(q, square, x, self.rows.squares[at]);
                 if (Neighbor { distance, row }).put_into(nearest) {
                     least = limit(nearest);
                 }
             }
         }
     }
+}
 
+/// How far off products may be.
+#[derive(Clone, Copy)]
+struct Bounds {
+    metric: Metric,
+    /// Of a product, at most.
+    terms: usize,
+    /// The largest |x|.
+    longest: f64,
+    /// The largest scale.
+    steepest: f64,
+}
+
+impl Bounds {
     /// The most that a product can say of a row that is as near as `last`, all errors of rounding
     /// counted: a sum of d products is off by up to d roundings of |q| |x|, in whatever order it is
     /// added up, and by d of the smallest numbers.
-    fn limit(&self, last: f64, square: f64) -> f64 {
+    fn limit<T: Real>(&self, last: f64, square: f64) -> f64 {
         let (query, longest) = (square.sqrt(), self.longest);
         let (large, small) = match size_of::<T>() {
             4 => (1e37, 1e-44),
@@ -263,7 +281,7 @@ impl<T: Real> Compared<'_, T> {
         if last == f64::INFINITY || 2.0 * query * longest > large || longest * longest > large {
             return f64::INFINITY;
         }
-        let roundings = (self.d + 16) as f64;
+        let roundings = (self.terms + 16) as f64;
         let of_products = roundings * T::EPSILON.f64();
         let exact = 2.0 * roundings * f64::EPSILON;
         let limit = match self.metric {
@@ -331,9 +349,15 @@ impl Metric {
                 term(queries[(query, j)], rows[(row, j)])
             }),
         };
+        self.of_sum(sum, query_square, row_square)
+    }
+
+    /// The distance, of the sum of its terms and the squares of both.
+    fn of_sum(self, sum: f64, query_square: f64, row_square: f64) -> f64 {
         match self {
             Metric::Euclidean => sum,
-            Metric::InnerProduct => -sum,
+            // A sum without terms is the same zero as one of products.
+            Metric::InnerProduct => 0.0 - sum,
             Metric::Cosine if query_square == 0.0 || row_square == 0.0 => 1.0,
             Metric::Cosine => 1.0 - sum / (query_square.sqrt() * row_square.sqrt()),
         }
