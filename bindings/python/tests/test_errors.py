@@ -124,7 +124,7 @@ def test_wrong_types(eye: Path) -> None:
         oc.create(eye.with_name("b.npy"), 3, np.longdouble)
     with pytest.raises(errors.DTypeError, match="object"):
         oc.from_numpy(eye.with_name("b.npy"), np.array([None]))
-    with pytest.raises(errors.ArgumentError, match="b must be an outcore array or a NumPy array, not list"):
+    with pytest.raises(errors.ArgumentError, match="b must be an outcore array, a NumPy array or a tensor on the CPU, not list"):
         linalg.gemm(a, [[1.0]])  # type: ignore[call-overload]
     assert not eye.with_name("b.npy").exists()
 

@@ -14,9 +14,11 @@ use outcore_matrix::{Operand, Tile};
 
 use super::{Found, NeighborOptions, Side, state_bytes, staying};
 
-/// Queries of a task, at most: products of so many with a panel take some 30 ms.
-const BLOCK_QUERIES: u64 = 512;
-/// Rows of a product: with as many queries, its result stays in the third-level cache.
+/// Queries of a task: products of 512 with a panel take some 30 ms. Where there are many, tasks are
+/// longer, so that a plan has fewer.
+const BLOCK_QUERIES: [u64; 2] = [512, 4096];
+/// Queries and rows of a product, whose result stays in the third-level cache.
+const TILE_QUERIES: u64 = 512;
 const TILE_ROWS: u64 = 1024;
 
 pub(super) struct DenseSearch<'a, T> {
@@ -50,7 +52,7 @@ impl<'a, T: Real> DenseSearch<'a, T> {
     /// Queries and rows of a product.
     fn tile(&self, queries: u64) -> NeighborTile {
         let elements = MemorySplit::new(self.session).compared_bytes() / size_of::<T>() as u64;
-        let queries = queries.min(BLOCK_QUERIES);
+        let queries = queries.min(TILE_QUERIES);
         let rows = (elements / (queries + 2)).clamp(16, TILE_ROWS);
         NeighborTile {
             queries: queries as usize,
@@ -71,7 +73,7 @@ impl<T: Real> Side for DenseSearch<'_, T> {
     type Part = Range<u64>;
 
     fn staying(&self) -> MemorySplit {
-        let tile = self.tile(BLOCK_QUERIES);
+        let tile = self.tile(TILE_QUERIES);
         let held = tile.held_bytes::<T>(self.rows.cols() as usize, self.session.blas());
         staying(
             self.session,
@@ -82,7 +84,9 @@ impl<T: Real> Side for DenseSearch<'_, T> {
     fn blocks(&self) -> Vec<(Range<u64>, u64)> {
         let row_bytes = self.queries.cols() * size_of::<T>() as u64;
         let each = row_bytes + 3 * state_bytes(self.options.k);
-        let count = (self.staying().left() / 8 / each.max(1)).clamp(1, BLOCK_QUERIES);
+        let [least, most] = BLOCK_QUERIES;
+        let count = (self.queries.rows() / 64).clamp(least, most);
+        let count = (self.staying().left() / 4 / each.max(1)).clamp(1, count);
         cut(0..self.queries.rows(), count)
             .into_iter()
             .map(|rows| (rows.clone(), row_bytes * (rows.end - rows.start)))
@@ -90,7 +94,7 @@ impl<T: Real> Side for DenseSearch<'_, T> {
     }
 
     fn panels(&self) -> Vec<Range<u64>> {
-        self.rows.panels(self.staying().moved_panel_bytes())
+        self.rows.panels(self.staying().left() / 4)
     }
 
     fn numbers(part: &Range<u64>) -> Range<u64> {
