@@ -151,18 +151,6 @@ class _Neighbors(Estimator):
         data = distances.ravel() if mode == "distance" else np.ones(count * k)
         return csr_matrix((data, numbers.ravel(), np.arange(count + 1) * k), shape=(count, self.n_samples_fit_))
 
-    def _voters(self, X: Any, weights: Weights) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """The neighbours of some queries at a time, and the weight of each."""
-        if weights not in ("uniform", "distance") and not callable(weights):
-            raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance' or a function")
-        if weights == "distance" and self.metric == "inner_product":
-            raise ArgumentError("weights='distance' needs distances; products of metric='inner_product' are none")
-        distances, numbers = self._nearest(X, None)
-        step = max(1, VOTES_BYTES // (16 * numbers.shape[1]))
-        for start in range(0, len(numbers), step):
-            found = numbers[start : start + step]
-            yield found, _weighed(distances[start : start + step], weights)
-
 
 class NearestNeighbors(_Neighbors):
     """The k nearest rows to each query, exactly, whatever the rows and queries take, as scikit-learn's `NearestNeighbors`.
@@ -224,7 +212,39 @@ class NearestNeighbors(_Neighbors):
         return self
 
 
-class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
+class _Voting(_Neighbors):
+    """Neighbours whose labels or targets count, each by its weight."""
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        weights: Weights = "uniform",
+        metric: Metric = "euclidean",
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.weights = weights
+        self.metric = metric
+        self.memory = memory
+        self.progress = progress
+
+    def _voters(self, X: Any) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """The neighbours of some queries at a time, and the weight of each."""
+        weights = self.weights
+        if weights not in ("uniform", "distance") and not callable(weights):
+            raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance' or a function")
+        if weights == "distance" and self.metric == "inner_product":
+            raise ArgumentError("weights='distance' needs distances; products of metric='inner_product' are none")
+        distances, numbers = self._nearest(X, None)
+        step = max(1, VOTES_BYTES // (16 * numbers.shape[1]))
+        for start in range(0, len(numbers), step):
+            found = numbers[start : start + step]
+            yield found, _weighed(distances[start : start + step], weights)
+
+
+class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
     """Classes by the votes of the nearest rows, as scikit-learn's `KNeighborsClassifier`; see `NearestNeighbors`.
 
     Of classes with as many votes, the first in `classes_` wins.
@@ -248,21 +268,6 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
     --------
     >>> KNeighborsClassifier(5).fit(outcore.open("rows.npy"), labels).predict(outcore.open("more.npy"))
     """
-
-    def __init__(
-        self,
-        n_neighbors: int = 5,
-        *,
-        weights: Weights = "uniform",
-        metric: Metric = "euclidean",
-        memory: int | str | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.weights = weights
-        self.metric = metric
-        self.memory = memory
-        self.progress = progress
 
     def fit(self, X: Any, y: Any) -> KNeighborsClassifier:
         """Keeps rows and labels.
@@ -291,7 +296,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
         ndarray of shape (n_queries, n_classes)
         """
         check_is_fitted(self)
-        parts = [self._votes(*voters) for voters in self._voters(X, self.weights)]
+        parts = [self._votes(*voters) for voters in self._voters(X)]
         votes = np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
         total = votes.sum(axis=1, keepdims=True)
         return np.asarray(votes / np.where(total == 0, 1, total))
@@ -309,7 +314,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
         ndarray of shape (n_queries,)
         """
         check_is_fitted(self)
-        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(X, self.weights)]
+        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(X)]
         return np.asarray(self.classes_[np.concatenate(parts) if parts else np.empty(0, np.intp)])
 
     def _votes(self, numbers: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -320,7 +325,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):  # type: ignore[misc]
         return votes
 
 
-class KNeighborsRegressor(RegressorMixin, _Neighbors):  # type: ignore[misc]
+class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
     """Means over the nearest rows, as scikit-learn's `KNeighborsRegressor`; see `NearestNeighbors`.
 
     Parameters
@@ -338,21 +343,6 @@ class KNeighborsRegressor(RegressorMixin, _Neighbors):  # type: ignore[misc]
     --------
     >>> KNeighborsRegressor(5, weights="distance").fit(outcore.open("rows.npy"), prices).predict(queries)
     """
-
-    def __init__(
-        self,
-        n_neighbors: int = 5,
-        *,
-        weights: Weights = "uniform",
-        metric: Metric = "euclidean",
-        memory: int | str | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.weights = weights
-        self.metric = metric
-        self.memory = memory
-        self.progress = progress
 
     def fit(self, X: Any, y: Any) -> KNeighborsRegressor:
         """Keeps rows and targets.
@@ -385,7 +375,7 @@ class KNeighborsRegressor(RegressorMixin, _Neighbors):  # type: ignore[misc]
         check_is_fitted(self)
         values = self._values if self._values.ndim == 2 else self._values[:, None]
         parts = []
-        for numbers, weights in self._voters(X, self.weights):
+        for numbers, weights in self._voters(X):
             sums = np.zeros((len(numbers), values.shape[1]))
             for place in range(numbers.shape[1]):
                 sums += values[numbers[:, place]] * weights[:, place, None]

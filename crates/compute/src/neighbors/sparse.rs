@@ -14,7 +14,7 @@ use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_l
 
 use super::{Found, NeighborOptions, Side, state_bytes, staying};
 
-/// Queries of a task, at most: the products of a row with so many stay in the second-level cache.
+/// Queries of a task, at most: a row's products with them stay in the second-level cache.
 const BLOCK_QUERIES: u64 = 1 << 14;
 
 pub(super) struct SparseSearch<'a, T> {
