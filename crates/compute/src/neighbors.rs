@@ -17,6 +17,7 @@
 //! processor.
 
 mod dense;
+mod ring;
 mod sparse;
 
 use std::ops::Range;
@@ -30,6 +31,8 @@ use self::dense::DenseSearch;
 use self::sparse::SparseSearch;
 use crate::linalg::of_two_types;
 use crate::pass::Rows;
+
+pub use self::ring::{RingTimes, nearest_rows_over_ranks};
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]

@@ -22,6 +22,7 @@ mod memory_split;
 pub mod panels;
 pub mod ranks;
 pub mod reader;
+pub mod ring;
 mod session;
 mod shifted;
 pub mod staging;

@@ -114,6 +114,26 @@ impl MemorySplit {
         self.budget / 96
     }
 
+    /// Bytes of all slots of a ring: a quarter of the budget.
+    pub fn ring_bytes(&self) -> u64 {
+        self.free / 4
+    }
+
+    /// The budget whose slots of a ring take so many bytes.
+    pub fn needed_for_ring(ring_bytes: u64) -> u64 {
+        4 * ring_bytes
+    }
+
+    /// Bytes of what stays while blocks go round.
+    pub fn ring_group_bytes(&self) -> u64 {
+        self.free * 3 / 8
+    }
+
+    /// Bytes of a piece that is read into a slot at a time.
+    pub fn ring_piece_bytes(&self) -> u64 {
+        self.budget / 64
+    }
+
     /// Whether what is held all the time leaves half of the budget to what passes by.
     pub fn leaves_half(&self, bytes: u64) -> bool {
         bytes <= self.budget / 2

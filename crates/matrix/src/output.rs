@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use outcore_core::file::Writer;
-use outcore_core::{DType, Error, Job, Order, Result, Segments, Session, StoredFile};
+use outcore_core::{DType, Error, Job, Order, Result, Segments, Session, Stage, StoredFile};
 use outcore_engine::{Extent, Plan};
 
 use crate::array::Array;
@@ -217,6 +217,33 @@ impl Target {
                 finished(&session, one, is_one_new)?,
                 finished(&session, other, is_other_new)?,
             ])
+        }))
+    }
+
+    /// The same of a job that is driven.
+    pub fn driven_beside<T: Send + 'static>(
+        self,
+        other: Target,
+        session: &Session,
+        plans: Vec<Plan>,
+        work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send + 'static,
+    ) -> Result<Job<([Array; 2], T)>> {
+        let targets = [self, other];
+        let arrays = [0, 1].map(|side: usize| targets[side].array.clone());
+        let are_new = [0, 1].map(|side: usize| targets[side].unfinished.is_some());
+        let job = Job::driven(session, plans, work)?;
+        let job = targets.into_iter().fold(job, |job, target| {
+            job.writes(target.writer, target.unfinished)
+        });
+        let session = session.clone();
+        Ok(job.map(move |rest| {
+            let [one, other] = arrays;
+            let [is_one_new, is_other_new] = are_new;
+            let arrays = [
+                finished(&session, one, is_one_new)?,
+                finished(&session, other, is_other_new)?,
+            ];
+            Ok((arrays, rest))
         }))
     }
 

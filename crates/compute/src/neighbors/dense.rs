@@ -59,14 +59,6 @@ impl<'a, T: Real> DenseSearch<'a, T> {
             rows: rows.min(self.rows.rows().max(1)) as usize,
         }
     }
-
-    fn part(&self, plan: &mut Plan, of: &Operand, rows: Range<u64>) -> Part {
-        Part {
-            name: of.name().into(),
-            first: rows.start,
-            tile: of.layout().tile(of.extent(plan), rows, 0..of.cols()),
-        }
-    }
 }
 
 impl<T: Real> Side for DenseSearch<'_, T> {
@@ -117,8 +109,8 @@ impl<T: Real> Side for DenseSearch<'_, T> {
         found: Found,
     ) -> Task {
         let parts = [
-            self.part(plan, self.queries, queries.clone()),
-            self.part(plan, self.rows, rows.clone()),
+            Part::new(plan, self.queries, queries.clone()),
+            Part::new(plan, self.rows, rows.clone()),
         ];
         let (m, n, d) = (found.queries, parts[1].tile.rows, parts[1].tile.cols);
         let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
@@ -139,15 +131,23 @@ impl<T: Real> Side for DenseSearch<'_, T> {
 }
 
 /// Rows of one side.
-struct Part {
+pub(super) struct Part {
     name: Arc<str>,
     first: u64,
-    tile: Tile,
+    pub(super) tile: Tile,
 }
 
 impl Part {
+    pub(super) fn new(plan: &mut Plan, of: &Operand, rows: Range<u64>) -> Part {
+        Part {
+            name: of.name().into(),
+            first: rows.start,
+            tile: of.layout().tile(of.extent(plan), rows, 0..of.cols()),
+        }
+    }
+
     /// |x|^2 of each row.
-    fn squares<T: Real>(&self, x: MatRef<'_, T>) -> Result<Vec<f64>> {
+    pub(super) fn squares<T: Real>(&self, x: MatRef<'_, T>) -> Result<Vec<f64>> {
         let mut squares = vec![0.0; x.nrows()];
         kernels::squares_of_rows(&mut squares, x)?;
         let Some(row) = squares.iter().position(|square| !square.is_finite()) else {

@@ -87,7 +87,7 @@ impl<'a, T: Real> SparseSearch<'a, T> {
 }
 
 /// Lines and entries of consecutive pieces.
-fn measures(pieces: &[Piece]) -> (u64, u64) {
+pub(super) fn measures(pieces: &[Piece]) -> (u64, u64) {
     let first = pieces.first().map_or(0, |piece| piece.lines().start);
     let end = pieces.last().map_or(0, |piece| piece.lines().end);
     (end - first, pieces.iter().map(Piece::entries).sum())
@@ -154,11 +154,11 @@ impl<T: Real> Side for SparseSearch<'_, T> {
 }
 
 /// Rows of one side.
-struct Part {
-    name: Arc<str>,
-    first: u64,
-    lines: usize,
-    pieces: Vec<PieceBlocks>,
+pub(super) struct Part {
+    pub(super) name: Arc<str>,
+    pub(super) first: u64,
+    pub(super) lines: usize,
+    pub(super) pieces: Vec<PieceBlocks>,
 }
 
 fn compare<T: Real>(
@@ -189,11 +189,11 @@ fn compare<T: Real>(
 }
 
 /// Rows in memory, each with its columns in order.
-struct Decoded<T> {
-    starts: Vec<usize>,
-    columns: Vec<u64>,
-    values: Vec<T>,
-    squares: Vec<f64>,
+pub(super) struct Decoded<T> {
+    pub(super) starts: Vec<usize>,
+    pub(super) columns: Vec<u64>,
+    pub(super) values: Vec<T>,
+    pub(super) squares: Vec<f64>,
 }
 
 impl<T: Real> Decoded<T> {
@@ -209,7 +209,7 @@ impl<T: Real> Decoded<T> {
 }
 
 impl Part {
-    fn decode<T: Real>(&self, blocks: &[Block]) -> Result<Decoded<T>> {
+    pub(super) fn decode<T: Real>(&self, blocks: &[Block]) -> Result<Decoded<T>> {
         let mut starts = vec![0; self.lines + 1];
         for (piece, blocks) in each_piece(&self.pieces, blocks) {
             let first = (piece.piece.lines().start - self.first) as usize;

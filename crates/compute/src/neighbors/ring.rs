@@ -1,0 +1,573 @@
+//! Nearest neighbours over ranks: each has its rows on its own SSD, and its queries.
+//!
+//! ```text
+//!   SSD of a rank --> slot of the ring --> slot of the next rank --> ...
+//!                          x
+//!                  group of queries, with the k nearest of each so far
+//! ```
+//!
+//! A slot is what rows are read ahead into, whether they come from SSD or from the left neighbour. A thread of its
+//! own moves them while others compare what is there, so transfers go on that move only inside calls of a library.
+//! Where the queries of a rank do not stay in its memory together, the rows go round once for each group of them.
+//!
+//! Rows have the numbers that they have in the matrix of all ranks' rows, one rank's after the other's.
+//!
+//! Determinism: the bits of a search on one machine, for every number of ranks and every way to move rows.
+//! Source: Lin et al., "Accelerating k-NN algorithm with hybrid MPI and OpenSHMEM", OpenSHMEM 2015.
+
+mod block;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outcore_core::ranks::Team;
+use outcore_core::ring::{Ring, RingRanks, RingShape, Slot, wait_until};
+use outcore_core::with_real;
+use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, Stage};
+use outcore_engine::{Plan, Task};
+use outcore_kernels::{Neighbor, Real};
+use outcore_matrix::{Array, Layout, Rows};
+
+use self::block::{Blocks, HEADER_BYTES, Header, Memory, Prepared};
+use super::{NeighborOptions, NeighborOutputs, check, put_tiles, state_bytes};
+
+/// How long the thread that moves blocks sleeps between two looks.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// Where a rank's time went.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RingTimes {
+    /// Rounds of all groups of queries.
+    pub rounds: u64,
+    /// Bytes that this rank sent to the next.
+    pub bytes_sent: u64,
+    /// Seconds of each round that nothing was computed, since its block was not there.
+    pub waiting_s: Vec<f32>,
+    /// Seconds of each round that were computed.
+    pub computing_s: Vec<f32>,
+    /// Seconds of each round that nothing was computed, since blocks were exchanged.
+    pub exchanging_s: Vec<f32>,
+    /// Seconds that a thread beside read own blocks.
+    pub loading_s: f64,
+}
+
+/// The k nearest rows, of all ranks, to each of this rank's queries, or to each of its rows but itself; as
+/// [`nearest_rows`](super::nearest_rows). Every rank calls it.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use std::sync::Arc;
+/// use outcore_compute::neighbors::{NeighborOptions, nearest_rows_over_ranks};
+/// use outcore_core::ring::ThreadTeam;
+/// use outcore_kernels::Metric;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]], and the other rank has the same rows.
+/// let options = NeighborOptions { k: 2, metric: Metric::Euclidean };
+/// let threads: Vec<_> = ThreadTeam::all(2).into_iter().map(|ranks| {
+///     let (session, x) = (session.part(1 << 22).unwrap(), x.clone());
+///     std::thread::spawn(move || {
+///         let job = nearest_rows_over_ranks(&session, Arc::new(ranks), (&x).into(), None, options, Default::default())?;
+///         job.run()?.0[1].to_vec::<i64>()
+///     })
+/// }).collect();
+/// let rows: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();
+/// assert_eq!(rows[0], [3, 1, 4, 0, 5, 1]);
+/// assert_eq!(rows[1], [0, 1, 1, 0, 2, 1]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of one machine; where one rank has an error, all have it, with the number of the rank.
+pub fn nearest_rows_over_ranks(
+    session: &Session,
+    ranks: Arc<dyn RingRanks>,
+    rows: Rows,
+    queries: Option<Rows>,
+    options: NeighborOptions,
+    outputs: NeighborOutputs,
+) -> Result<Job<([Array; 2], RingTimes)>> {
+    let team = Team::new(Arc::clone(&ranks) as Arc<dyn outcore_core::ranks::Ranks>);
+    let real = check(&rows, queries.as_ref()).and_then(|_| rows.real());
+    let job = real.and_then(|real| {
+        with_real!(real, T => {
+            let search = RingSearch::<T>::new(session, ranks, team.clone(), rows, queries, options)?;
+            search.job(outputs)
+        })
+    });
+    job.or_else(|error| {
+        Job::driven(session, Vec::new(), move |_, _| {
+            team.drive(|| Err::<([Array; 2], RingTimes), _>(error))
+        })
+    })
+}
+
+/// What a rank has.
+struct RingSearch<T> {
+    session: Session,
+    ranks: Arc<dyn RingRanks>,
+    team: Team,
+    rows: Blocks<T>,
+    queries: Blocks<T>,
+    of_themselves: bool,
+    options: NeighborOptions,
+}
+
+/// What all ranks have agreed on.
+struct Agreed {
+    slot_bytes: usize,
+    /// Blocks of the rank that has most.
+    blocks: u64,
+    /// Groups of queries of the rank that has most.
+    groups: u64,
+    /// The number of this rank's first row.
+    first: u64,
+}
+
+/// Queries that stay while rows go round.
+struct Group {
+    blocks: Vec<QueryBlock>,
+}
+
+/// Some of them, which one thread compares at a time.
+struct QueryBlock {
+    memory: Arc<Memory>,
+    nearest: Mutex<Vec<Neighbor>>,
+}
+
+impl<T: Real> RingSearch<T> {
+    fn new(
+        session: &Session,
+        ranks: Arc<dyn RingRanks>,
+        team: Team,
+        rows: Rows,
+        queries: Option<Rows>,
+        options: NeighborOptions,
+    ) -> Result<RingSearch<T>> {
+        let of_themselves = queries.is_none();
+        let share = MemorySplit::new(session).ring_piece_bytes();
+        let rows = Blocks::new(rows, share)?;
+        let queries = match queries {
+            Some(queries) => Blocks::new(queries, share)?,
+            None => rows.clone(),
+        };
+        if rows.is_sparse() != queries.is_sparse() {
+            return Err(Error::value(
+                "rows and queries must be both dense, or both sparse",
+            ));
+        }
+        Ok(RingSearch {
+            session: session.clone(),
+            ranks,
+            team,
+            rows,
+            queries,
+            of_themselves,
+            options,
+        })
+    }
+
+    fn job(self, outputs: NeighborOutputs) -> Result<Job<([Array; 2], RingTimes)>> {
+        let (m, k) = (self.queries.count(), self.options.k);
+        let mut first = Plan::new("nearest rows over ranks");
+        let session = self.session.clone();
+        let mut target = |output: outcore_matrix::Output, dtype| {
+            output.target(&session, dtype, &[m, k], Order::Row, &mut first)
+        };
+        let distances = target(outputs.distances, DType::F64)?;
+        let numbers = target(outputs.rows, DType::I64)?;
+        let targets =
+            [&distances, &numbers].map(|target| (target.extent.clone(), target.array.layout()));
+        distances.driven_beside(numbers, &session, vec![first], move |stage, mut plans| {
+            let team = self.team.clone();
+            team.drive(|| {
+                let began = plans.pop().map(|plan| stage.run(plan, 0.0)).transpose();
+                let agreed = self.agree(began.map(|_| ()))?;
+                self.run(stage, &agreed, &targets)
+            })
+        })
+    }
+
+    /// Agrees with the others on what all must know.
+    fn agree(&self, began: Result<()>) -> Result<Agreed> {
+        let split = MemorySplit::new(&self.session);
+        let slots = self.ranks.slots() as u64;
+        let most = split.ring_bytes().min(self.ranks.memory_bytes()) / slots;
+        let facts = [
+            self.rows.count(),
+            self.rows.width(),
+            u64::from(T::DTYPE == RealType::F64),
+            u64::from(self.rows.is_sparse()),
+            self.options.k,
+            self.options.metric as u64,
+            slots,
+            u64::from(self.of_themselves),
+            most / 64 * 64,
+            self.rows.longest_bytes() as u64,
+        ];
+        let all = self.gather(began.map(|()| facts))?;
+        let agreed = self.agree_on(&all);
+        let slot_bytes = agreed? as usize;
+        let most = split.ring_group_bytes();
+        let blocks = self.rows.blocks(slot_bytes).len() as u64;
+        let groups = self.groups(most).len() as u64;
+        let counts = self.gather(Ok([blocks, groups]))?;
+        Ok(Agreed {
+            slot_bytes,
+            blocks: counts
+                .iter()
+                .map(|count| count[0])
+                .max()
+                .unwrap_or(0)
+                .max(1),
+            groups: counts.iter().map(|count| count[1]).max().unwrap_or(0),
+            first: all[..self.team.rank()].iter().map(|facts| facts[0]).sum(),
+        })
+    }
+
+    fn gather<const N: usize>(&self, facts: Result<[u64; N]>) -> Result<Vec<[u64; N]>> {
+        let bytes = facts.map(|facts| bytemuck::cast_slice(&facts).to_vec());
+        let all = self.team.all_gather(bytes)?;
+        let of = |bytes: Vec<u8>| {
+            let mut facts = [0; N];
+            let count = bytes.len().min(8 * N);
+            bytemuck::cast_slice_mut(&mut facts)[..count].copy_from_slice(&bytes[..count]);
+            facts
+        };
+        Ok(all.into_iter().map(of).collect())
+    }
+
+    /// The bytes of a slot, where all ranks look for the same in rows of one kind. Each rank comes to the same.
+    fn agree_on(&self, all: &[[u64; 10]]) -> Result<u64> {
+        const WHAT: [&str; 6] = [
+            "columns",
+            "element types",
+            "kinds of rows (dense, sparse)",
+            "numbers of neighbours",
+            "metrics",
+            "slots",
+        ];
+        // A rank without rows has no say in what rows are like.
+        let with_rows = |facts: &&[u64; 10]| facts[0] > 0;
+        let first = all.iter().find(with_rows).unwrap_or(&all[0]);
+        for (rank, facts) in all.iter().enumerate() {
+            let differs = |at: &usize| facts[*at] != first[*at];
+            if let Some(at) = (1..7).find(differs) {
+                return Err(Error::value(format!(
+                    "ranks have different {}: rank {rank} {}, others {}",
+                    WHAT[at - 1],
+                    facts[at],
+                    first[at]
+                )));
+            }
+        }
+        let count: u64 = all.iter().map(|facts| facts[0]).sum();
+        let others = count.saturating_sub(u64::from(self.of_themselves));
+        if self.options.k == 0 || self.options.k > others {
+            return Err(Error::value(format!(
+                "{} neighbours of each query are looked for among {others} rows of {} ranks",
+                self.options.k,
+                all.len()
+            )));
+        }
+        let longest = all.iter().map(|facts| facts[9]).max().unwrap_or(0) + HEADER_BYTES as u64;
+        let slot_bytes = all.iter().map(|facts| facts[8]).min().unwrap_or(0);
+        match longest <= slot_bytes {
+            true => Ok(slot_bytes.min(i32::MAX as u64 / 64 * 64)),
+            false => Err(Error::OverBudget {
+                what: "a block of one row in each slot of the ring".into(),
+                needed: MemorySplit::needed_for_ring(longest * self.ranks.slots() as u64),
+                available: slot_bytes * self.ranks.slots() as u64,
+                budget: self.session.memory_bytes(),
+            }),
+        }
+    }
+
+    /// Queries of blocks, and blocks of groups, that stay in so many bytes.
+    fn groups(&self, most: u64) -> Vec<Vec<block::Part>> {
+        let per_query = 2 * state_bytes(self.options.k) as usize;
+        let share = (most / 4 / self.session.threads() as u64) as usize;
+        let (mut groups, mut filled) = (Vec::<Vec<block::Part>>::new(), 0);
+        for part in self.queries.blocks_beside(share, per_query) {
+            let bytes = self.queries.held_bytes(&part) as u64 + part.rows() * per_query as u64;
+            match groups.last_mut() {
+                Some(group) if filled + bytes <= most => group.push(part),
+                _ => {
+                    groups.push(vec![part]);
+                    filled = 0;
+                }
+            }
+            filled += bytes;
+        }
+        groups
+    }
+
+    fn run(&self, stage: &mut Stage, agreed: &Agreed, targets: &Targets) -> Result<RingTimes> {
+        let groups = self.groups(MemorySplit::new(&self.session).ring_group_bytes());
+        let mut times = RingTimes::default();
+        let mut parts = groups.iter();
+        for number in 0..agreed.groups {
+            let parts = parts.next().map_or(&[][..], |group| group);
+            let held =
+                self.queries_bytes(parts) + self.ranks.slots() as u64 * agreed.slot_bytes as u64;
+            let held = stage.reserve("blocks of a ring", held)?;
+            let group = self.load_queries(stage, parts, agreed.first);
+            // A rank that could not read its queries goes on, so that others end.
+            let (group, failed) = match group {
+                Ok(group) => (group, None),
+                Err(error) => (Group { blocks: Vec::new() }, Some(error)),
+            };
+            let shape = RingShape {
+                ranks: self.team.size(),
+                rounds: agreed.blocks * self.team.size() as u64,
+                slots: self.ranks.slots(),
+                slot_bytes: agreed.slot_bytes,
+            };
+            let ring = self.ranks.ring(shape)?;
+            let passed = Pass {
+                search: self,
+                ring: &*ring,
+                group: &group,
+                first: agreed.first,
+                failed: AtomicBool::new(failed.is_some()),
+                error: Mutex::new(failed),
+                done: AtomicBool::new(false),
+            };
+            let went = passed.go_round(stage, &mut times);
+            self.team.agree(went)?;
+            self.write(stage, &group, targets)?;
+            drop(held);
+            stage.reach((number + 1) as f64 / agreed.groups as f64);
+        }
+        Ok(times)
+    }
+
+    fn queries_bytes(&self, parts: &[block::Part]) -> u64 {
+        let k = self.options.k;
+        let bytes = |part: &block::Part| {
+            self.queries.held_bytes(part) as u64 + 2 * part.rows() * state_bytes(k)
+        };
+        parts.iter().map(bytes).sum()
+    }
+
+    fn load_queries(&self, stage: &mut Stage, parts: &[block::Part], first: u64) -> Result<Group> {
+        let first = if self.of_themselves { first } else { 0 };
+        let mut blocks = Vec::new();
+        for part in parts {
+            let memory = Arc::new(Memory::new(self.queries.bytes(part)));
+            let slot: Arc<dyn Slot> = Arc::clone(&memory) as Arc<dyn Slot>;
+            stage
+                .beside()
+                .run(self.queries.load(part, slot, first), stage.fraction())?;
+            let k = self.options.k as usize;
+            blocks.push(QueryBlock {
+                memory,
+                nearest: Mutex::new(vec![Neighbor::NONE; part.rows() as usize * k]),
+            });
+        }
+        Ok(Group { blocks })
+    }
+
+    /// Writes what was found to the results.
+    fn write(&self, stage: &mut Stage, group: &Group, targets: &Targets) -> Result<()> {
+        let (k, metric) = (self.options.k, self.options.metric);
+        for block in &group.blocks {
+            let mut plan = Plan::new("put nearest rows");
+            let extents = [0, 1].map(|side: usize| plan.extent(&targets[side].0));
+            let layouts = [0, 1].map(|side: usize| targets[side].1.clone());
+            let header = block.memory.header();
+            let start = header.first - header.origin;
+            let tiles = put_tiles(extents, &layouts, start..start + header.rows, k);
+            let nearest = std::mem::take(
+                &mut *block
+                    .nearest
+                    .lock()
+                    .unwrap_or_else(|lock| lock.into_inner()),
+            );
+            let task = tiles
+                .iter()
+                .fold(Task::new("put"), |task, tile| task.write(tile.region));
+            let k = k as usize;
+            plan.task(task.run(move |cx| {
+                let [distances, rows] = cx.blocks else {
+                    unreachable!("two were declared")
+                };
+                let mut into = tiles[0].of_mut::<f64>(distances)?;
+                for (at, neighbor) in nearest.iter().enumerate() {
+                    into[(at / k, at % k)] = metric.shown(neighbor.distance);
+                }
+                let mut into = tiles[1].of_mut::<i64>(rows)?;
+                for (at, neighbor) in nearest.iter().enumerate() {
+                    into[(at / k, at % k)] = neighbor.row as i64;
+                }
+                Ok(())
+            }));
+            stage.beside().run(plan, stage.fraction())?;
+        }
+        Ok(())
+    }
+}
+
+type Targets = [(outcore_engine::Extent, Layout); 2];
+
+/// All rows go round once.
+struct Pass<'a, T> {
+    search: &'a RingSearch<T>,
+    ring: &'a dyn Ring,
+    group: &'a Group,
+    first: u64,
+    /// This rank or another one has: nothing is read or computed any more.
+    failed: AtomicBool,
+    error: Mutex<Option<Error>>,
+    done: AtomicBool,
+}
+
+impl<T: Real> Pass<'_, T> {
+    fn go_round(&self, stage: &Stage, times: &mut RingTimes) -> Result<()> {
+        let prepared: Vec<Prepared<T>> = self
+            .group
+            .blocks
+            .iter()
+            .map(|block| block.memory.prepared())
+            .collect::<Result<_>>()
+            .unwrap_or_else(|error| {
+                self.fail(error);
+                Vec::new()
+            });
+        let moved = std::thread::scope(|scope| {
+            let mover = scope.spawn(|| self.move_blocks(&stage.beside()));
+            let went = self.compare_all(stage, &prepared, times);
+            self.done.store(true, Ordering::Release);
+            let loading = mover
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            went.and(loading)
+        });
+        times.loading_s += moved?;
+        self.ring.close()?;
+        times.rounds += self.ring.shape().rounds;
+        times.bytes_sent += self.ring.bytes_sent();
+        let error = self
+            .error
+            .lock()
+            .unwrap_or_else(|lock| lock.into_inner())
+            .take();
+        error.map_or(Ok(()), Err)
+    }
+
+    fn fail(&self, error: Error) {
+        self.failed.store(true, Ordering::Release);
+        let mut kept = self.error.lock().unwrap_or_else(|lock| lock.into_inner());
+        kept.get_or_insert(error);
+    }
+
+    /// Reads own blocks into slots that are free, and has the ring move on what is there.
+    fn move_blocks(&self, stage: &Stage) -> Result<f64> {
+        let shape = self.ring.shape();
+        let mut parts = self.search.rows.blocks(shape.slot_bytes).into_iter();
+        let mut loading_s = 0.0;
+        let pause = |is_so: &dyn Fn() -> Result<bool>| -> Result<()> {
+            while !is_so()? {
+                std::thread::sleep(LOOK);
+            }
+            Ok(())
+        };
+        for round in (0..shape.rounds).filter(|round| shape.is_own(*round)) {
+            pause(&|| self.ring.is_free(round))?;
+            let began = Instant::now();
+            let slot = self.ring.slot(round);
+            let part = parts
+                .next()
+                .filter(|_| !self.failed.load(Ordering::Acquire));
+            if let Some(part) = part {
+                let plan = self.search.rows.load(&part, Arc::clone(&slot), self.first);
+                let run = stage
+                    .check()
+                    .and_then(|()| stage.beside().run(plan, stage.fraction()).map(|_| ()));
+                if let Err(error) = run {
+                    self.fail(error);
+                    block::clear(&*slot, true);
+                }
+            } else {
+                block::clear(&*slot, self.failed.load(Ordering::Acquire));
+            }
+            loading_s += began.elapsed().as_secs_f64();
+            self.ring.filled(round)?;
+        }
+        pause(&|| Ok(self.ring.is_done()? || self.done.load(Ordering::Acquire)))?;
+        Ok(loading_s)
+    }
+
+    /// Compares each block that comes with all queries.
+    fn compare_all(
+        &self,
+        stage: &Stage,
+        prepared: &[Prepared<T>],
+        times: &mut RingTimes,
+    ) -> Result<()> {
+        for round in 0..self.ring.shape().rounds {
+            let began = Instant::now();
+            wait_until(|| self.ring.is_here(round))?;
+            let came = Instant::now();
+            self.ring.slot(round).read(&mut |slot| {
+                let compared = stage
+                    .check()
+                    .and_then(|()| self.compare(stage, prepared, slot));
+                if let Err(error) = compared {
+                    self.fail(error);
+                }
+            });
+            let compared = Instant::now();
+            self.ring.finish(round)?;
+            times.waiting_s.push((came - began).as_secs_f32());
+            times.computing_s.push((compared - came).as_secs_f32());
+            times.exchanging_s.push(compared.elapsed().as_secs_f32());
+        }
+        wait_until(|| self.ring.is_done())
+    }
+
+    fn compare(&self, stage: &Stage, prepared: &[Prepared<T>], slot: &[u8]) -> Result<()> {
+        let header = Header::of(slot)?;
+        if header.failed {
+            self.failed.store(true, Ordering::Release);
+        }
+        if header.rows == 0 || self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<()> {
+            let mut scratch = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(block) = self.group.blocks.get(at) else {
+                    return Ok(());
+                };
+                let mut nearest = block
+                    .nearest
+                    .lock()
+                    .unwrap_or_else(|lock| lock.into_inner());
+                block.memory.compare(
+                    &prepared[at],
+                    slot,
+                    &mut nearest,
+                    self.search.options.metric,
+                    self.search.of_themselves,
+                    &mut scratch,
+                    self.search.session.blas(),
+                    &|| stage.is_cancelled(),
+                )?;
+            }
+        };
+        let threads = self.search.session.threads().min(self.group.blocks.len());
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(&work)).collect();
+            let own = work();
+            let joined = others.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            joined.fold(own, |all, one| all.and(one))
+        })
+    }
+}
