@@ -143,6 +143,14 @@ pub enum Error {
     /// The session is closed, or belongs to the process that this one was forked from.
     #[error("the session is closed, or belongs to another process")]
     Closed,
+    /// What a rank of a job has failed with; of another rank than this one, in words.
+    #[error("rank {rank}: {source}")]
+    Rank {
+        /// Which, from 0.
+        rank: usize,
+        /// What it failed with.
+        source: Box<Error>,
+    },
     /// A computation failed.
     #[error("{what}")]
     Failed {

@@ -30,8 +30,8 @@
 pub use outcore_compute::{kmeans, linalg, neighbors, operator, pass, pca};
 pub use outcore_core::limits::{memory_allowed, memory_cap};
 pub use outcore_core::{
-    DType, Error, FormatError, Info, Job, Order, RealType, Result, Running, Session, Settings,
-    Stage, WrapDevice, format, reader,
+    DType, Error, FormatError, Info, Job, Order, Ranks, RealType, Result, Running, Session,
+    Settings, Stage, Team, ThreadRanks, WrapDevice, format, ranks, reader,
 };
 pub use outcore_device as device;
 pub use outcore_device::{Buf, Choice, Memory, Shared};
