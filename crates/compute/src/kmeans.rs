@@ -43,7 +43,7 @@ mod totals;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, with_real};
+use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, Team, with_real};
 use outcore_engine::{Plan, Task};
 use outcore_kernels::Real;
 
@@ -53,6 +53,7 @@ use self::drive::AllStates;
 use self::farthest::Far;
 use self::totals::{Shape, Sums};
 use crate::pass::{Lanes, Rows};
+use crate::ranks::{AllRows, heard, told};
 
 pub use self::distances::distances;
 pub use self::rows::take_rows;
@@ -119,17 +120,71 @@ pub struct Assigned {
 /// [`Error::Shape`], [`Error::Value`] for fewer rows than centres, or rows in CSC;
 /// [`Error::NotFinite`] for NaN or infinity; [`Error::OverBudget`].
 pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Result<Job<KMeans>> {
-    let Options {
-        max_iter,
-        tol,
-        weights,
-    } = options;
+    check(&x, x.count(), start, &options)?;
+    plan(session, x, start, options, None)
+}
+
+/// The same of the rows of all ranks: labels are those of the rank's own rows, all else is the same
+/// on each. Rank 0 says where centres begin. A collective call: every rank makes it, and runs the
+/// job. A rank may have no rows.
+///
+/// Cost: as [`fit`] of the rank's own rows; 16 (k + 1)(d + 2) bytes a rank sent each round. A rank
+/// whose job is cancelled ends with the centres of the last round, all others with an error.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::kmeans::{Options, fit_over};
+/// use outcore_core::{Team, ThreadRanks};
+/// use std::sync::Arc;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let alone = Team::new(Arc::new(ThreadRanks::new(1).remove(0)));
+/// let options = Options { max_iter: 10, tol: 0.0, weights: None };
+/// let found = fit_over(&session, x.into(), &[1.0, 2.0, 6.0, 6.0], options, &alone)?.run()?;
+/// assert_eq!(found.centers, [2.0, 3.0, 5.0, 6.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fit`], of any rank; [`Error::Shape`], [`Error::DType`] and [`Error::Value`] for ranks whose
+/// rows or parameters do not fit together.
+pub fn fit_over(
+    session: &Session,
+    x: Rows,
+    start: &[f64],
+    options: Options,
+    team: &Team,
+) -> Result<Job<KMeans>> {
+    let asked = format!(
+        "{} elements of centres, max_iter={} and tol={}",
+        start.len(),
+        options.max_iter,
+        options.tol
+    );
+    let all = AllRows::of(team, [x.count(), x.width()], x.real(), &asked)?;
+    team.alike(check(&x, all.count, start, &options))?;
+    let start = heard(&team.broadcast(Ok(told(start)))?);
+    let over = Over {
+        team: team.clone(),
+        all,
+    };
+    team.agree(plan(session, x, &start, options, Some(over)))
+}
+
+/// The ranks whose rows are clustered together.
+struct Over {
+    team: Team,
+    all: AllRows,
+}
+
+fn check(x: &Rows, n: u64, start: &[f64], options: &Options) -> Result<()> {
+    let Options { max_iter, tol, .. } = *options;
     if max_iter == 0 || tol.is_nan() || tol < 0.0 {
         return Err(Error::value(format!(
             "max_iter={max_iter} must be 1 at least, and tol={tol} no less than 0"
         )));
     }
-    let (n, d) = (x.count(), x.width());
+    let d = x.width();
     if d > 0 && n < start.len() as u64 / d {
         return Err(Error::value(format!(
             "{} clusters of {}, which has {n} rows",
@@ -137,9 +192,27 @@ pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Resul
             x.name()
         )));
     }
+    if n == 0 {
+        return Err(Error::shape(format!("k-means of {}, {n} x {d}", x.name())));
+    }
+    Ok(())
+}
+
+fn plan(
+    session: &Session,
+    x: Rows,
+    start: &[f64],
+    options: Options,
+    over: Option<Over>,
+) -> Result<Job<KMeans>> {
+    let Options {
+        max_iter,
+        tol,
+        weights,
+    } = options;
     with_real!(x.real()?, T => match x {
-        Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, start, weights, max_iter > 2, true)?.fit(max_iter, tol),
-        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, start, weights)?.fit(max_iter, tol),
+        Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, start, weights, max_iter > 2, true)?.over(over).fit(max_iter, tol),
+        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, start, weights)?.over(over).fit(max_iter, tol),
     })
 }
 
@@ -166,6 +239,12 @@ pub fn assign(
     centers: &[f64],
     weights: Option<Vec<f64>>,
 ) -> Result<Job<Assigned>> {
+    if x.count() == 0 {
+        return Err(Error::shape(format!(
+            "nearest centres of {}, which has no rows",
+            x.name()
+        )));
+    }
     with_real!(x.real()?, T => match x {
         Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, centers, weights, false, true)?.assign(),
         Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, centers, weights)?.assign(),
@@ -186,6 +265,8 @@ struct Lloyd<T, S> {
     /// Rows of each block.
     blocks: Vec<Range<u64>>,
     division: Division,
+    /// The ranks that have other rows.
+    over: Option<Over>,
     source: S,
 }
 
@@ -292,7 +373,7 @@ impl Division {
 fn checked(x: &Rows, start: &[f64], weights: Option<&Vec<f64>>) -> Result<Shape> {
     x.check_rows_together()?;
     let (n, d, name) = (x.count(), x.width(), x.name());
-    if n == 0 || d == 0 || start.is_empty() || !start.len().is_multiple_of(d as usize) {
+    if d == 0 || start.is_empty() || !start.len().is_multiple_of(d as usize) {
         return Err(Error::shape(format!(
             "k-means of {name}, {n} x {d}, with centres of {} elements",
             start.len()
@@ -320,9 +401,14 @@ fn label_bytes(n: u64, weights: Option<&Vec<f64>>) -> u64 {
 impl<T: Real, S: Source<T>> Lloyd<T, S> {
     fn fit(self, max_iter: u64, tol: f64) -> Result<Job<KMeans>> {
         let (session, plans) = (self.session.clone(), S::explained(&self));
-        Job::driven(&session, plans, move |stage, _| {
-            drive::fit(&self, stage, max_iter, tol)
+        Job::driven(&session, plans, move |stage, _| match &self.over {
+            None => drive::fit(&self, stage, max_iter, tol),
+            Some(over) => over.team.drive(|| drive::fit(&self, stage, max_iter, tol)),
         })
+    }
+
+    fn over(self, over: Option<Over>) -> Self {
+        Lloyd { over, ..self }
     }
 
     fn assign(self) -> Result<Job<Assigned>> {
@@ -338,6 +424,22 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
             "blocks follow each other"
         );
         self.blocks.last().map_or(0, |last| last.end)
+    }
+
+    /// Rows of all ranks.
+    fn all_rows(&self) -> u64 {
+        match &self.over {
+            Some(over) => over.all.count,
+            None => self.rows(),
+        }
+    }
+
+    /// What a merge over ranks holds: what a round has changed, and as much of another rank.
+    fn merge_bytes(&self) -> u64 {
+        match &self.over {
+            Some(_) => 16 * self.shape.len() as u64,
+            None => 0,
+        }
     }
 
     /// Rows of a block.
@@ -367,7 +469,7 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
     /// What the plan of a round shows that holds all states.
     fn explain_states(&self, plan: &mut Plan) {
         plan.hold(self.division.state_bytes);
-        let row_bytes = self.division.state_bytes / self.rows();
+        let row_bytes = self.division.state_bytes / self.rows().max(1);
         plan.note("state", format!("{row_bytes} bytes a row"));
     }
 

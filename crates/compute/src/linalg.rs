@@ -23,9 +23,13 @@ pub use gemm::{Gemm, gemm, gemm_into};
 pub(crate) use gemm::{in_calls, syrk_in_calls};
 pub use gram_product::gram_product;
 pub use projection::project;
-pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
+pub use reduce::{
+    Reduction, column_norms, column_statistics, column_statistics_over, reduce, row_norms,
+};
 pub use scaled::{Scaling, scaled};
-pub use sparse_reduce::{SparseStatistics, sparse_column_statistics, sparse_row_norms};
+pub use sparse_reduce::{
+    SparseStatistics, sparse_column_statistics, sparse_column_statistics_over, sparse_row_norms,
+};
 pub use syrk::{Syrk, syrk};
 
 pub use super::krylov::eigh_largest;

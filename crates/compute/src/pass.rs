@@ -16,7 +16,7 @@ mod row_map;
 
 pub(crate) use entry_map::{EntryMap, entry_pieces, map_entries};
 pub(crate) use fold::cuts_rows;
-pub use fold::{Fold, fold};
+pub use fold::{Fold, fold, fold_over};
 pub(crate) use lanes::Lanes;
 pub(crate) use map::{Map, map};
 pub use outcore_matrix::Rows;

@@ -9,6 +9,7 @@
 //!   memory its panels live in scratch, and X is read once for each group of panels that fits.
 //! - `solve.rs`: from sums to components. Where S is in scratch, eigenvectors come from a block
 //!   Krylov iteration with narrower blocks and a shorter basis where memory is short.
+//! - `over.rs`: the same of the rows of several ranks.
 //! - `operator.rs`, `stored.rs`: the covariance as that iteration sees it, in memory or in scratch.
 //!
 //! Rows and panels are cut by the budget alone, so that the bits do not depend on the number of
@@ -19,13 +20,14 @@
 mod bytes;
 mod covariance;
 mod operator;
+mod over;
 mod solve;
 mod stored;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session, with_real};
+use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session, Team, with_real};
 use outcore_engine::{Plan, Region};
 use outcore_kernels::Real;
 use outcore_matrix::{Array, Operand};
@@ -34,6 +36,7 @@ use self::bytes::{ByteCovariance, bytes_of};
 use self::covariance::{Covariance, Panels, lanes_max, row_blocks};
 use self::solve::{Products, Solve};
 use crate::pass::{Lanes, PassedRows, fold_parts};
+use crate::ranks::AllRows;
 
 /// How many components to keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,29 +88,89 @@ const PASS_PART: f64 = 0.95;
 /// [`Error::Value`] for an empty x, or more components than min(n, d); [`Error::NotFinite`] for NaN
 /// or infinity; [`Error::OverBudget`].
 pub fn fit(session: &Session, x: Operand, components: Components, seed: u64) -> Result<Job<Pca>> {
-    let (n, d) = (x.rows(), x.cols());
+    let wanted = Wanted {
+        samples: x.rows(),
+        components,
+        seed,
+    };
+    check(&x, wanted)?;
+    with_real!(x.real()?, T => plan::<T>(session, x, wanted, None))
+}
+
+/// The same of the rows of all ranks, on each; `samples` are all of them. A collective call: every
+/// rank makes it, and runs the job. A rank may have no rows.
+///
+/// Each rank adds up its own rows about their mean; S of all is the sum of these, and of n m m^T
+/// for each rank's n rows with a mean m off that of all (Chan, Golub, LeVeque, 1983). Rank 0 searches
+/// for the components. Where S is larger than the memory of any rank, it stays where it was made, and
+/// products with it are summed.
+///
+/// Cost: as [`fit`] of the rank's own rows; 8 d^2 bytes a rank sent, twice; or 16 d bytes for each
+/// column of the search.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::pca::{Components, fit_over};
+/// use outcore_core::{Team, ThreadRanks};
+/// use std::sync::Arc;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let alone = Team::new(Arc::new(ThreadRanks::new(1).remove(0)));
+/// let found = fit_over(&session, x.into(), Components::Count(1), 0, &alone)?.run()?;
+/// assert_eq!((found.samples, found.mean), (3, vec![3.0, 4.0]));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fit`], of any rank; [`Error::Shape`], [`Error::DType`] and [`Error::Value`] for ranks whose
+/// rows or parameters do not fit together.
+pub fn fit_over(
+    session: &Session,
+    x: Operand,
+    components: Components,
+    seed: u64,
+    team: &Team,
+) -> Result<Job<Pca>> {
+    let asked = format!("{components:?} with the seed {seed}");
+    let all = AllRows::of(team, [x.rows(), x.cols()], x.real(), &asked)?;
+    let wanted = Wanted {
+        samples: all.count,
+        components,
+        seed,
+    };
+    team.alike(check(&x, wanted))?;
+    let plan = || with_real!(x.real()?, T => plan::<T>(session, x, wanted, Some(team)));
+    team.agree(plan())
+}
+
+/// What is to be found.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Rows, of all ranks.
+    samples: u64,
+    components: Components,
+    seed: u64,
+}
+
+fn check(x: &Operand, wanted: Wanted) -> Result<()> {
+    let (n, d) = (wanted.samples, x.cols());
     if n == 0 || d == 0 {
         return Err(Error::value(format!(
             "principal components of {}: it is {n} x {d}",
             x.name()
         )));
     }
-    match components {
-        Components::Count(count) if count == 0 || count > n.min(d) => {
-            return Err(Error::value(format!(
-                "{count} components of {}: between 1 and {} are possible",
-                x.name(),
-                n.min(d)
-            )));
-        }
-        Components::Variance(part) if !(part > 0.0 && part < 1.0) => {
-            return Err(Error::value(format!(
-                "the part of the variance to explain must be between 0 and 1, not {part}"
-            )));
-        }
-        _ => {}
+    match wanted.components {
+        Components::Count(count) if count == 0 || count > n.min(d) => Err(Error::value(format!(
+            "{count} components of {}: between 1 and {} are possible",
+            x.name(),
+            n.min(d)
+        ))),
+        Components::Variance(part) if !(part > 0.0 && part < 1.0) => Err(Error::value(format!(
+            "the part of the variance to explain must be between 0 and 1, not {part}"
+        ))),
+        _ => Ok(()),
     }
-    with_real!(x.real()?, T => plan::<T>(session, x, components, seed))
 }
 
 /// How a fit divides memory: where S is, and what is added to at once.
@@ -123,19 +186,33 @@ struct Division {
 impl Division {
     /// Row blocks and panels follow from the budget alone. How many panels a pass has changes no
     /// sum, so that memory which others have counts there too.
-    fn new<T: Real>(split: &MemorySplit, panels: Panels, x: &Operand, solve: &Solve) -> Division {
-        let most = lanes_max(split, &panels, x.rows());
+    /// Where one rank has no memory for S, none has it there.
+    fn new<T: Real>(
+        split: &MemorySplit,
+        panels: Panels,
+        x: &Operand,
+        solve: &Solve,
+        team: Option<&Team>,
+    ) -> Result<Division> {
+        let most = lanes_max(split, &panels, x.rows()).max(1);
         let beside_solver = split.hold(solve.bytes(true));
         let one_group = panels.groups(split.parts_bytes()).len() == 1;
         let wanted = if solve.at_once() { 1 } else { most };
         let in_memory = one_group && beside_solver.left() / panels.lane_bytes() >= wanted;
+        let in_memory = match team {
+            Some(team) => {
+                let all = team.all_gather(Ok(vec![u8::from(in_memory)]))?;
+                all.iter().all(|rank| rank[..] == [1])
+            }
+            None => in_memory,
+        };
         let lanes = beside_solver.left_of_half() / panels.lane_bytes();
         let share = if in_memory {
             u64::MAX
         } else {
             split.free_parts_bytes()
         };
-        Division {
+        Ok(Division {
             groups: panels.groups(share),
             lanes: if in_memory { most.min(lanes.max(1)) } else { 1 },
             blocks: match bytes_of(x) {
@@ -144,7 +221,7 @@ impl Division {
             },
             in_memory,
             panels,
-        }
+        })
     }
 
     fn note(&self, plan: &mut Plan, krylov_block: Option<usize>) {
@@ -168,22 +245,22 @@ impl Division {
 fn plan<T: Real>(
     session: &Session,
     x: Operand,
-    components: Components,
-    seed: u64,
+    wanted: Wanted,
+    team: Option<&Team>,
 ) -> Result<Job<Pca>> {
     let (d, split) = (x.cols(), MemorySplit::new(session));
     let mut plan = Plan::new("pca fit");
     plan.bound(x.stored_bytes());
     let shift = Region::span(plan.volatile("shift", 8 * d), 0, 8 * d);
     let panels = Panels::cut(&split, d);
-    let mut solve = Solve::new(session, x.rows(), components, seed, &panels, shift);
-    let division = Division::new::<T>(&split, panels, &x, &solve);
+    let mut solve = Solve::new(session, x.rows(), wanted, &panels, shift);
+    let division = Division::new::<T>(&split, panels, &x, &solve, team)?;
     let Division {
         panels, in_memory, ..
     } = &division;
     let searches_scratch = !in_memory && !solve.at_once();
     if searches_scratch {
-        solve.shorten(seed);
+        solve.shorten(wanted.seed);
     }
     division.note(&mut plan, searches_scratch.then(|| solve.krylov_block()));
     solve.check(*in_memory)?;
@@ -215,16 +292,25 @@ fn plan<T: Real>(
         let (extent, pass) = (x.extent(&mut plan), Arc::new(pass));
         fold_parts::<T, _>(&mut plan, "covariance", extent, &rows, &lanes, &pass);
     }
+    let team = team.cloned();
     Job::driven(session, vec![plan], move |stage, mut plans| {
         let Some(pass) = plans.pop() else {
             return Err(Error::Closed);
         };
-        let outcome = stage.run(pass, PASS_PART)?;
         let products = match &stored {
             Some(array) => Products::Stored(array.extent().clone()),
             None => Products::InMemory(lanes),
         };
-        solve.run(outcome, products, stage)
+        match team {
+            None => {
+                let outcome = stage.run(pass, PASS_PART)?;
+                solve.run(outcome, products, stage)
+            }
+            Some(team) => team.drive(|| {
+                let outcome = team.agree(stage.run(pass, PASS_PART))?;
+                solve.run_over(&team, &outcome, products, stage)
+            }),
+        }
     })
 }
 

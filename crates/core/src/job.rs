@@ -4,6 +4,7 @@
 //! it is driven, where each plan depends on what those before it found ([`Stage`]). Files that it
 //! writes are opened for writing when it starts, and become whole when it ends.
 
+mod over;
 mod segments;
 mod stage;
 

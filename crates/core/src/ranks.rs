@@ -379,6 +379,9 @@ fn failure(rank: usize, what: &str) -> Vec<u8> {
     rank.iter().chain(what.as_bytes()).copied().collect()
 }
 
+/// Bytes of a sum over ranks that are under way at once.
+pub const SUM_BYTES: usize = 1 << 20;
+
 /// The ranks of one computation, up to its end: once one of them has failed, and all know it, none
 /// sends or waits any more.
 ///
@@ -428,13 +431,23 @@ impl Team {
         self.state.is_busy.load(Ordering::Acquire)
     }
 
+    /// Whether an error has been agreed on.
+    pub fn has_failed(&self) -> bool {
+        self.state.failed.locked().is_some()
+    }
+
     /// Carries out the rank's part, and agrees on how it ended: no rank has a result unless all do.
     ///
     /// # Errors
     /// Those of the work, see [`agree`](Team::agree).
     pub fn drive<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.state.is_busy.store(true, Ordering::Release);
-        let done = self.agree(work());
+        let done = work();
+        // What is made of a failure that is known has nothing to wait for.
+        let done = match self.has_failed() {
+            true => done,
+            false => self.agree(done),
+        };
         self.state.is_busy.store(false, Ordering::Release);
         done
     }
@@ -470,16 +483,42 @@ impl Team {
         Ok(bytes)
     }
 
-    /// As [`all_reduce`], once it is agreed that every rank has a state.
+    /// As [`all_reduce`], of what every rank has made without an error.
     ///
     /// # Errors
     /// See [`agree`].
     pub fn all_reduce<E: Pod>(
         &self,
-        state: &mut [E],
+        state: Result<Vec<E>>,
         merge: impl FnMut(&mut [E], &[E]),
-    ) -> Result<()> {
-        self.noted(all_reduce(&*self.ranks, state, merge))
+    ) -> Result<Vec<E>> {
+        let mut state = self.agree(state)?;
+        self.noted(all_reduce(&*self.ranks, &mut state, merge))?;
+        Ok(state)
+    }
+
+    /// The sums of what the ranks have, element by element; holds [`SUM_BYTES`] besides.
+    ///
+    /// # Errors
+    /// See [`agree`].
+    pub fn sum(&self, state: Result<Vec<f64>>) -> Result<Vec<f64>> {
+        let mut state = self.agree(state)?;
+        let add = |into: &mut [f64], other: &[f64]| {
+            into.iter_mut()
+                .zip(other)
+                .for_each(|(sum, other)| *sum += other);
+        };
+        let mut parts = state.chunks_mut(SUM_BYTES / 8);
+        let summed = parts.try_for_each(|part| all_reduce(&*self.ranks, part, add));
+        self.noted(summed).map(|()| state)
+    }
+
+    /// What every rank finds alike, of what all of them know: after an error none tells another.
+    ///
+    /// # Errors
+    /// The same one.
+    pub fn alike<T>(&self, result: Result<T>) -> Result<T> {
+        self.noted(result)
     }
 
     /// After an error no rank waits for another.

@@ -31,7 +31,7 @@ pub use outcore_compute::{kmeans, linalg, neighbors, operator, pass, pca};
 pub use outcore_core::limits::{memory_allowed, memory_cap};
 pub use outcore_core::{
     DType, Error, FormatError, Info, Job, Order, Ranks, RealType, Result, Running, Session,
-    Settings, Stage, Team, ThreadRanks, WrapDevice, format, ranks, reader,
+    Settings, Stage, Team, ThreadRanks, WrapDevice, format, ranks, reader, ring,
 };
 pub use outcore_device as device;
 pub use outcore_device::{Buf, Choice, Memory, Shared};
@@ -40,6 +40,7 @@ pub use outcore_engine::{Explanation, Progress, Span, Totals, Trace};
 pub use outcore_exchange::{export, import};
 pub use outcore_kernels as kernels;
 pub use outcore_kernels::{Blas, ColumnStatistics, Norm};
+pub use outcore_ranks as mpi;
 pub use outcore_matrix::{
     Array, Compressed, Element, Operand, Output, Rows, Sparse, SparseBufs, SparseRows, Target,
     Tile, convert, sparse,

@@ -78,6 +78,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
             start: centered,
             blocks,
             division,
+            over: None,
             source: Dense {
                 x,
                 copy: None,

@@ -10,7 +10,7 @@ use outcore_kernels::Real;
 use super::block::RowStates;
 use super::centers::{Centers, distance};
 use super::totals::Sums;
-use super::{Assigned, KMeans, Lloyd, Round, Source};
+use super::{Assigned, KMeans, Lloyd, Over, Round, Source, farthest};
 
 /// What is known of the rows of all blocks.
 pub(super) type AllStates<T> = Arc<Vec<Mutex<RowStates<T>>>>;
@@ -35,6 +35,7 @@ pub(super) fn assign<T: Real, S: Source<T>>(
         reached: 1.0,
     };
     S::assign_pass(lloyd, stage, round)?;
+    sums.clear_empty();
     let inertia = sums.inertia(&centers.values);
     let labels = labels_of(&states);
     assert_eq!(labels.len() as u64, lloyd.rows(), "every row has a label");
@@ -56,10 +57,10 @@ pub(super) fn fit<T: Real, S: Source<T>>(
     max_iter: u64,
     tol: f64,
 ) -> Result<KMeans> {
-    let (shape, n) = (lloyd.shape, lloyd.rows());
+    let (shape, n) = (lloyd.shape, lloyd.all_rows());
     let _state = stage.reserve(
         "the labels and bounds of k-means",
-        lloyd.division.state_bytes,
+        lloyd.division.state_bytes + lloyd.merge_bytes(),
     )?;
     let states = lloyd.states();
     let mut sums = Sums::new(shape);
@@ -77,7 +78,7 @@ pub(super) fn fit<T: Real, S: Source<T>>(
             passes,
             reached: (passes + 1) as f64 / (max_iter + 1) as f64,
         };
-        let (changed, compared) = match S::assign_pass(lloyd, stage, round) {
+        let (changed, compared) = match pass(lloyd, stage, round) {
             Err(Error::Cancelled) if rounds > 0 => {
                 return Ok(model(&lloyd.shift, &centers, &sums, None, rounds, 0.0));
             }
@@ -113,6 +114,27 @@ pub(super) fn fit<T: Real, S: Source<T>>(
         rounds,
         compared,
     ))
+}
+
+/// One pass over the rows, those of the other ranks too.
+fn pass<T: Real, S: Source<T>>(
+    lloyd: &Lloyd<T, S>,
+    stage: &mut Stage,
+    round: Round<'_, T>,
+) -> Result<(u64, u64)> {
+    let Some(Over { team, .. }) = &lloyd.over else {
+        let sums = &mut *round.sums;
+        let found = S::assign_pass(lloyd, stage, Round { sums, ..round })?;
+        round.sums.clear_empty();
+        return Ok(found);
+    };
+    let mut own = Sums::new(lloyd.shape);
+    let sums = &mut own;
+    let found = S::assign_pass(lloyd, stage, Round { sums, ..round });
+    let lane = team.sum(found.map(|found| own.into_lane(found)))?;
+    let found = round.sums.add(std::iter::once(&lane[..]));
+    round.sums.clear_empty();
+    Ok(found)
 }
 
 fn labels_of<T: Real>(states: &[Mutex<RowStates<T>>]) -> Vec<u32> {
@@ -166,12 +188,12 @@ fn means<T: Real, S: Source<T>>(
     let empty: Vec<usize> = (0..k).filter(|&cluster| all[cluster].1 == 0.0).collect();
     let empty_count = empty.len();
     if empty_count > 0 {
-        for (cluster, far) in
-            empty
-                .into_iter()
-                .zip(S::farthest(lloyd, stage, states, centers, empty_count)?)
+        let found = S::farthest(lloyd, stage, states, centers, empty_count);
+        for (cluster, far) in empty
+            .into_iter()
+            .zip(farthest::of_all(lloyd, found, empty_count)?)
         {
-            let weight = lloyd.weights.of(far.row);
+            let weight = far.weight;
             for (j, x) in far.x.iter().enumerate() {
                 all[far.label as usize].0[j] -= weight * x;
                 all[cluster].0[j] = weight * x;

@@ -60,6 +60,7 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
             start: start.iter().map(|&value| T::of(value)).collect(),
             blocks: pieces.iter().map(|block| block[0].lines()).collect(),
             division,
+            over: None,
             source: SparseBlocks { x, pieces },
         })
     }

@@ -146,6 +146,18 @@ impl Sums {
                 .zip(lane)
                 .for_each(|(sum, lane)| *sum += lane)
         });
+        (self.values[changed] as u64, self.values[compared] as u64)
+    }
+
+    /// What a round has changed, to be added to other sums: labels and comparisons among it.
+    pub(super) fn into_lane(mut self, (changed, compared): (u64, u64)) -> Vec<f64> {
+        let counts = [changed, compared].map(|count| count as f64);
+        self.values[self.shape.last(2)..].copy_from_slice(&counts);
+        self.values
+    }
+
+    /// Sums of clusters without rows are zero, whatever has been rounded off.
+    pub(super) fn clear_empty(&mut self) {
         for cluster in 0..self.shape.clusters {
             if self.values[self.shape.count(cluster)] != 0.0 {
                 continue;
@@ -153,7 +165,6 @@ impl Sums {
             self.values[self.shape.sums(cluster)].fill(0.0);
             self.values[self.shape.weight(cluster)] = 0.0;
         }
-        (self.values[changed] as u64, self.values[compared] as u64)
     }
 
     pub(super) fn cluster(&self, cluster: usize) -> &[f64] {

@@ -8,12 +8,13 @@
 //! 1978) for sums of squares that neither overflow nor vanish.
 
 use bytemuck::{Pod, Zeroable};
-use outcore_core::{Job, MemorySplit, Result, Session, with_real};
+use outcore_core::{Job, MemorySplit, Result, Session, Team, with_real};
 use outcore_kernels as kernels;
 use outcore_kernels::{ColumnStatistics, MatRef, Norm, Real};
 use outcore_matrix::{Operand, Rows};
 
 use crate::pass::{Fold, Map, fold, map};
+use crate::ranks::AllRows;
 
 /// What to reduce a matrix to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,13 +229,65 @@ pub fn column_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStat
     })
 }
 
+/// The same of the rows of all ranks, on each. A collective call; a rank may have no rows.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::column_statistics_over;
+/// use outcore_core::{Team, ThreadRanks};
+/// use std::sync::Arc;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let alone = Team::new(Arc::new(ThreadRanks::new(1).remove(0)));
+/// let statistics = column_statistics_over(&session, x.into(), &alone)?.run()?;
+/// assert_eq!((statistics.count, statistics.mean), (3, vec![3.0, 4.0]));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As of [`fold_over`](crate::pass::fold_over).
+pub fn column_statistics_over(
+    session: &Session,
+    x: Operand,
+    team: &Team,
+) -> Result<Job<ColumnStatistics>> {
+    let shape = [x.rows(), x.cols()];
+    AllRows::of(team, shape, x.real(), "column statistics")?;
+    let own = team.agree(column_statistics(session, x))?;
+    let bytes = Statistics::merge_bytes(shape[1]);
+    Ok(own.over(team, bytes, Statistics::over))
+}
+
 /// Statistics of columns in one piece: how many rows there were, and the mean, squared deviation,
 /// minimum and maximum of each column.
-struct Statistics {
+pub(super) struct Statistics {
     columns: usize,
 }
 
 impl Statistics {
+    /// What a merge over ranks holds.
+    pub(super) fn merge_bytes(columns: u64) -> u64 {
+        16 * (1 + 4 * columns)
+    }
+
+    /// Merges those of all ranks.
+    pub(super) fn over(found: Result<ColumnStatistics>, team: &Team) -> Result<ColumnStatistics> {
+        let state = found.map(|found| {
+            let mut state = vec![0.0; 1 + 4 * found.mean.len()];
+            Statistics::write(&found, &mut state);
+            state
+        });
+        let state = team.all_reduce(state, Statistics::merge)?;
+        Ok(Statistics::read(&state))
+    }
+
+    fn merge(into: &mut [f64], other: &[f64]) {
+        let mut all = Statistics::read(into);
+        all.merge(&Statistics::read(other))
+            .expect("states of one fold have the same columns");
+        Statistics::write(&all, into);
+    }
+
     fn read(state: &[f64]) -> ColumnStatistics {
         let (count, parts) = state.split_at(1);
         let columns = parts.len() / 4;
@@ -279,10 +332,7 @@ impl<T: Real> Fold<T> for Statistics {
     }
 
     fn merge(&self, into: &mut [f64], other: &[f64]) {
-        let mut all = Statistics::read(into);
-        all.merge(&Statistics::read(other))
-            .expect("states of one fold have the same columns");
-        Statistics::write(&all, into);
+        Statistics::merge(into, other);
     }
 }
 

@@ -11,11 +11,13 @@
 use std::marker::PhantomData;
 
 use bytemuck::{Pod, Zeroable};
-use outcore_core::{Error, Job, Result, Session, with_real};
+use outcore_core::{Error, Job, Result, Session, Team, with_real};
 use outcore_kernels::{ColumnStatistics, Lines, MatRef, Norm, Real, Squares};
 use outcore_matrix::{Compressed, Rows, Sparse};
 
+use super::reduce::Statistics;
 use crate::pass::{Fold, Map, fold, map};
+use crate::ranks::AllRows;
 
 /// The norm of each row, in f64. The columns' are the rows' of `a.t()`.
 ///
@@ -90,6 +92,48 @@ pub fn sparse_column_statistics(session: &Session, a: &Sparse) -> Result<Job<Spa
             Ok(SparseStatistics { columns, nonzeros })
         }),
     )
+}
+
+/// The same of the rows of all ranks, on each. A collective call; a rank may have no rows.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::sparse_column_statistics_over;
+/// use outcore_core::{Team, ThreadRanks};
+/// use std::sync::Arc;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let alone = Team::new(Arc::new(ThreadRanks::new(1).remove(0)));
+/// let statistics = sparse_column_statistics_over(&session, &a, &alone)?.run()?;
+/// assert_eq!((statistics.columns.count, statistics.nonzeros), (2, vec![1, 1, 1]));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As of [`fold_over`](crate::pass::fold_over).
+pub fn sparse_column_statistics_over(
+    session: &Session,
+    a: &Sparse,
+    team: &Team,
+) -> Result<Job<SparseStatistics>> {
+    AllRows::of(
+        team,
+        [a.rows(), a.cols()],
+        Ok(a.real()),
+        "column statistics",
+    )?;
+    let own = team.agree(sparse_column_statistics(session, a))?;
+    let bytes = Statistics::merge_bytes(a.cols()) + 16 * a.cols();
+    Ok(own.over(team, bytes, |found, team| {
+        let found = team.agree(found)?;
+        let columns = Statistics::over(Ok(found.columns), team)?;
+        let nonzeros = team.all_reduce(Ok(found.nonzeros), |into, other| {
+            into.iter_mut()
+                .zip(other)
+                .for_each(|(count, other)| *count += other);
+        })?;
+        Ok(SparseStatistics { columns, nonzeros })
+    }))
 }
 
 /// What entries come to.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use outcore_core::{Error, Job, MemorySplit, Result, Session};
+use outcore_core::{Error, Job, MemorySplit, Result, Session, Team};
 use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::sparse::with_lines;
 
 use super::{Lanes, Rows};
+use crate::ranks::AllRows;
 
 /// What rows come to. A state is flat memory with a merge: several are added to at once and merged
 /// in order.
@@ -100,6 +101,67 @@ pub fn fold<T: Real, F: Fold<T>>(
     rows: &Rows,
     fold: F,
 ) -> Result<Job<Vec<F::Element>>> {
+    planned(session, name, rows, Arc::new(fold))
+}
+
+/// Adds up the rows of all ranks; each has the same state in the end. A collective call: every rank
+/// makes it, with a fold of as many elements, and runs the job. A row's number is that on its rank.
+///
+/// Cost: as [`fold`], and two states a rank sent.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::pass::{Fold, fold_over};
+/// use outcore_core::{Result, Team, ThreadRanks};
+/// use outcore_kernels::MatRef;
+/// use std::sync::Arc;
+///
+/// struct Count;
+///
+/// impl Fold<f32> for Count {
+///     type Element = u64;
+///     fn elements(&self) -> usize {
+///         1
+///     }
+///     fn dense(&self, count: &mut [u64], _first: u64, rows: MatRef<'_, f32>) -> Result<()> {
+///         count[0] += rows.nrows() as u64;
+///         Ok(())
+///     }
+///     fn merge(&self, into: &mut [u64], other: &[u64]) {
+///         into[0] += other[0];
+///     }
+/// }
+///
+/// let alone = Team::new(Arc::new(ThreadRanks::new(1).remove(0)));
+/// assert_eq!(fold_over(&session, "count", &Rows::from(&x), Count, &alone)?.run()?, [3]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fold`], of any rank; [`Error::Shape`] and [`Error::DType`] for ranks whose rows do not fit
+/// together.
+pub fn fold_over<T: Real, F: Fold<T>>(
+    session: &Session,
+    name: &'static str,
+    rows: &Rows,
+    fold: F,
+    team: &Team,
+) -> Result<Job<Vec<F::Element>>> {
+    AllRows::of(team, [rows.count(), rows.width()], rows.real(), name)?;
+    let fold = Arc::new(fold);
+    let own = team.agree(planned(session, name, rows, Arc::clone(&fold)))?;
+    let bytes = 2 * (fold.elements() * size_of::<F::Element>()) as u64;
+    Ok(own.over(team, bytes, move |state, team| {
+        team.all_reduce(state, |into, other| fold.merge(into, other))
+    }))
+}
+
+fn planned<T: Real, F: Fold<T>>(
+    session: &Session,
+    name: &'static str,
+    rows: &Rows,
+    fold: Arc<F>,
+) -> Result<Job<Vec<F::Element>>> {
     let len = fold.elements();
     let state_bytes = (len.max(1) * size_of::<F::Element>()) as u64;
     let split = MemorySplit::new(session)
@@ -109,10 +171,7 @@ pub fn fold<T: Real, F: Fold<T>>(
     plan.bound(rows.stored_bytes());
     plan.hold(fold.held_bytes());
     plan.note("lanes", split.lanes());
-    let (fold, lanes) = (
-        Arc::new(fold),
-        Lanes::new(&mut plan, "lane", split.lanes(), state_bytes),
-    );
+    let lanes = Lanes::new(&mut plan, "lane", split.lanes(), state_bytes);
     let task = |index: usize, flops: u64| lanes.add(index, Task::new(name).flops(flops));
     let begin = |fold: &F, state: &mut [F::Element], is_first: bool| {
         if is_first {

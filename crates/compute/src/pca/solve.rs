@@ -16,7 +16,7 @@ use outcore_kernels::{Eigen, view, view_mut};
 use super::covariance::Panels;
 use super::operator::CovarianceOperator;
 use super::stored::{StoredPanels, product_bytes};
-use super::{Components, PASS_PART, Pca};
+use super::{Components, PASS_PART, Pca, Wanted};
 use crate::krylov::Krylov;
 use crate::pass::Lanes;
 
@@ -33,12 +33,15 @@ pub(super) enum Products {
 
 /// What is to be found of an S.
 pub(super) struct Solve {
-    session: Session,
-    samples: u64,
-    features: usize,
+    pub(super) session: Session,
+    /// Of all ranks.
+    pub(super) samples: u64,
+    /// Rows that the pass has added up.
+    pub(super) rows: u64,
+    pub(super) features: usize,
     components: Components,
-    krylov: Krylov,
-    panels: Panels,
+    pub(super) krylov: Krylov,
+    pub(super) panels: Panels,
     /// Where s is.
     shift: Region,
     /// Of S in scratch.
@@ -48,19 +51,19 @@ pub(super) struct Solve {
 impl Solve {
     pub(super) fn new(
         session: &Session,
-        samples: u64,
-        components: Components,
-        seed: u64,
+        rows: u64,
+        wanted: Wanted,
         panels: &Panels,
         shift: Region,
     ) -> Solve {
         let features = panels[0].height as usize;
         Solve {
             session: session.clone(),
-            samples,
+            samples: wanted.samples,
+            rows,
             features,
-            components,
-            krylov: Krylov::wide(seed),
+            components: wanted.components,
+            krylov: Krylov::wide(wanted.seed),
             panels: panels.clone(),
             shift,
             diagonal: Arc::new(Mutex::new(vec![0.0; features])),
@@ -86,7 +89,7 @@ impl Solve {
         });
     }
 
-    fn kept(&self) -> Option<usize> {
+    pub(super) fn kept(&self) -> Option<usize> {
         let all = self.samples.min(self.features as u64) as usize;
         match self.components {
             Components::Count(count) => Some(count as usize),
@@ -113,7 +116,7 @@ impl Solve {
     }
 
     /// What the solver holds besides the matrix, or a product with S by way of scratch.
-    fn basis_bytes(&self) -> u64 {
+    pub(super) fn basis_bytes(&self) -> u64 {
         let d = self.features;
         let kept = self.kept().unwrap_or(d);
         let solver = match self.at_once() {
@@ -191,14 +194,7 @@ impl Solve {
         stage: &mut Stage,
     ) -> Result<Pca> {
         assert!(!self.at_once(), "it was refused before the pass");
-        let panels = StoredPanels {
-            panels: &self.panels,
-            extent,
-            features: self.features,
-            blas: self.session.blas(),
-            held_bytes: self.basis_bytes(),
-            fraction: PASS_PART,
-        };
+        let panels = self.stored(extent);
         let (delta, freedom) = self.moments(&panels.sums(stage)?);
         let samples = self.samples as f64;
         let covariance = CovarianceOperator::Stored {
@@ -220,15 +216,30 @@ impl Solve {
         Ok(self.model(eigen, self.mean(outcome, &delta), total))
     }
 
+    pub(super) fn stored<'a>(&'a self, extent: &'a Extent) -> StoredPanels<'a> {
+        StoredPanels {
+            panels: &self.panels,
+            extent,
+            features: self.features,
+            blas: self.session.blas(),
+            held_bytes: self.basis_bytes(),
+            fraction: PASS_PART,
+        }
+    }
+
     /// Mean of the shifted columns, and n - 1.
     fn moments(&self, sums: &[f64]) -> (Vec<f64>, f64) {
         let n = self.samples as f64;
-        (sums.iter().map(|sum| sum / n).collect(), (n - 1.0).max(1.0))
+        (sums.iter().map(|sum| sum / n).collect(), self.freedom())
     }
 
-    fn mean(&self, outcome: &Outcome, delta: &[f64]) -> Vec<f64> {
-        let shift: &[f64] =
-            bytemuck::cast_slice(outcome.result(&self.shift).expect("the plan names it"));
+    pub(super) fn freedom(&self) -> f64 {
+        (self.samples as f64 - 1.0).max(1.0)
+    }
+
+    pub(super) fn mean(&self, outcome: &Outcome, delta: &[f64]) -> Vec<f64> {
+        let shift = outcome.result(&self.shift).expect("the plan names it");
+        let shift: &[f64] = bytemuck::cast_slice(shift);
         shift
             .iter()
             .zip(delta)
@@ -237,7 +248,11 @@ impl Solve {
     }
 
     /// Sums, and both triangles of S, from all lanes in order.
-    fn assemble(&self, outcome: &Outcome, lanes: &Lanes) -> Result<(Vec<f64>, Vec<f64>)> {
+    pub(super) fn assemble(
+        &self,
+        outcome: &Outcome,
+        lanes: &Lanes,
+    ) -> Result<(Vec<f64>, Vec<f64>)> {
         let d = self.features;
         let (mut sums, mut matrix) = (vec![0.0; d], vec![0.0; d * d]);
         for (number, panel) in self.panels.iter().enumerate() {
@@ -273,6 +288,12 @@ impl Solve {
                 .zip(delta)
                 .for_each(|(value, other)| *value = (*value - n * delta[row] * other) / freedom);
         }
+        self.eigen(matrix, stage)
+    }
+
+    /// The leading eigenpairs of a covariance, and its trace.
+    pub(super) fn eigen(&self, matrix: Vec<f64>, stage: &mut Stage) -> Result<(Eigen<f64>, f64)> {
+        let d = self.features;
         let trace = (0..d).map(|at| matrix[at * d + at]).sum();
         if self.at_once() {
             let eigen = kernels::eigh(view(&matrix, d, d, d, 1)?, self.kept())?;
@@ -287,7 +308,7 @@ impl Solve {
         Ok((eigen, trace))
     }
 
-    fn model(&self, eigen: Eigen<f64>, mean: Vec<f64>, total: f64) -> Pca {
+    pub(super) fn model(&self, eigen: Eigen<f64>, mean: Vec<f64>, total: f64) -> Pca {
         let Eigen { values, vectors } = eigen;
         let mut values: Vec<f64> = values.into_iter().map(|value| value.max(0.0)).collect();
         if let Components::Variance(part) = self.components {

@@ -11,6 +11,7 @@ mod neighbors;
 mod operator;
 mod pass;
 mod pca;
+mod ranks;
 mod rows;
 mod samples;
 mod shards;
