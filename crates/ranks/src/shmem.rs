@@ -72,6 +72,11 @@ impl Shmem {
         let library = library.map_err(|error| {
             format!("no OpenSHMEM library was found ({error}); take design mpi_rma, or install Open MPI from the system's packages")
         })?;
+        if !shows_its_end(&library) && !is_mapped_alike() {
+            return Err(
+                "OpenSHMEM shares what lies before the symbol _end, which this program does not export: start it by `setarch -R`, or take design mpi_rma".into(),
+            );
+        }
         macro_rules! get {
             ($name:literal) => {
                 // SAFETY: the types are those of the standard.
@@ -106,6 +111,24 @@ impl Shmem {
     pub(crate) fn memory_bytes(&self) -> u64 {
         HEAP_BYTES.load(Ordering::Relaxed)
     }
+}
+
+/// Whether the program exports where its memory ends. Open MPI takes all that is mapped before as objects that ranks
+/// share; where it finds its own end instead, these are other libraries, in another order on each rank.
+fn shows_its_end(library: &Library) -> bool {
+    // SAFETY: only addresses are taken.
+    let [own, of_library] = unsafe {
+        [&Library::this(), library].map(|library| library.get::<*const c_void>(b"_end\0").ok().map(|end| end.into_raw()))
+    };
+    own.is_some() && own != of_library
+}
+
+/// Whether addresses are not chosen at random, so that all ranks have the same.
+fn is_mapped_alike() -> bool {
+    const NO_RANDOM_ADDRESSES: u64 = 0x4_0000;
+    let personality = std::fs::read_to_string("/proc/self/personality").unwrap_or_default();
+    let personality = u64::from_str_radix(personality.trim(), 16).unwrap_or_default();
+    personality & NO_RANDOM_ADDRESSES != 0
 }
 
 /// Ends OpenSHMEM, and MPI with it, if it has begun.
