@@ -44,8 +44,8 @@ class AllRows:
 
     Attributes
     ----------
-    count, first : int
-        How many there are, and the number of the first that this rank has.
+    count, first, ranks : int
+        How many there are, the number of the first that this rank has, and how many ranks have them.
     """
 
     def __init__(self, team: _native.Team | None, X: Any, asked: str = "") -> None:
@@ -57,6 +57,7 @@ class AllRows:
             for rank, one in enumerate(told):
                 _check(rank, one, told[0])
             self._ends = np.cumsum([one["rows"] for one in told])
+        self.ranks = len(self._ends)
         self.count = int(self._ends[-1])
         self.first = int(self._ends[team.rank]) - self._own if team is not None else 0
 

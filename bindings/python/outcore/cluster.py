@@ -282,7 +282,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         if self.init == "random":
             return _rows(session, X, _drawn(rows.count, k, random, all_weights), self.progress, rows)
         chosen, own = X, weights
-        if isinstance(X, (Array, Sparse)) or rows.count > X.shape[0]:
+        if isinstance(X, (Array, Sparse)) or rows.ranks > 1:
             most = max(2 * k, SAMPLE_BYTES // max(1, 8 * X.shape[1]))
             picked = np.arange(rows.count) if rows.count <= most else np.sort(_drawn(rows.count, most, random))
             chosen = _rows(session, X, picked, self.progress, rows)
