@@ -58,15 +58,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return session_of(*operands, memory=self.memory)
 
     @contextlib.contextmanager
-    def _fitting(self, X: Any) -> Iterator[tuple[Any, Session, Run]]:
+    def _fitting(self, X: Any, least: int = 1) -> Iterator[tuple[Any, Session, Run]]:
         """X as it is fitted, its session, and what carries out a job of the fit. All that runs inside has one trace, `trace_`.
+
+        X has `least` rows at least.
 
         After Ctrl-C or an error the estimator is what it was before; if the job that Ctrl-C ended has a partial result, what
         `keep` makes of that, with nothing else learned.
         """
         before = dict(self.__dict__)
         try:
-            X = self._checked(X, reset=True)
+            X = self._checked(X, reset=True, least=least)
             session = self._session(X)
             shapes = {name: self.__dict__[name] for name in ("n_features_in_", "feature_names_in_") if name in self.__dict__}
 
@@ -131,4 +133,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
         state.pop("trace_", None)
+        if "comm" in state:
+            # Ranks are those of this process.
+            state["comm"] = None
         return state

@@ -153,7 +153,7 @@ def _by_axis(x: Counted, axis: Axis, ddof: int = 0) -> Any:
     if x.ndim > 2 and axis % x.ndim:
         raise ShapeError(f"{x!r} goes along its first axis only; see it as a matrix with x.reshape(len(x), -1) for the second")
     along = x.T if x.ndim == 2 and axis % 2 == 1 else x._flat
-    found = x._session._run(_native.column_statistics(x._session._inner, along._inner), "column statistics", None)
+    found = x._session._run(_native.column_statistics(x._session._inner, along._inner, None), "column statistics", None)
     if x.ndim > 2:
         found = {name: np.reshape(value, x.shape[1:]) if np.ndim(value) else value for name, value in found.items()}
     with np.errstate(invalid="ignore", divide="ignore"):

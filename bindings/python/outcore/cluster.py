@@ -24,6 +24,7 @@ from ._estimator import Estimator
 from ._session import Session, is_planning
 from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_rows
+from ._team import AllRows, together
 from .errors import ArgumentError, NotFiniteError, ShapeError
 
 __all__ = ["KMeans"]
@@ -73,6 +74,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         number of threads.
     progress : bool, optional
         Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
+    comm : optional
+        Cluster the rows of all ranks of a job, see `outcore.ranks`: each calls `fit` with its own rows. Then `labels_` are those
+        of the rank's own rows, and all else is the same on every rank. An array or a callable for `init` is that of rank 0.
+        Choosing rows by their `sample_weight` takes 8 bytes for each row of all ranks. Not kept when the estimator is pickled;
+        other methods are for the rank's own rows.
 
     Attributes
     ----------
@@ -124,6 +130,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         memory: int | str | None = None,
         random_state: Any = None,
         progress: bool | None = None,
+        comm: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.init = init
@@ -133,6 +140,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         self.memory = memory
         self.random_state = random_state
         self.progress = progress
+        self.comm = comm
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
         """Finds the centres.
@@ -151,20 +159,22 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
             For NaN or infinity in an `Array`, with its row and column. ArgumentError for more clusters than rows;
             OverBudgetError, before anything is read, where there is no memory for 4 bytes a row.
         """
-        with self._fitting(X) as (X, session, run):
-            runs = self._runs(X)
-            weights = _weights(sample_weight, X)
-            random = check_random_state(0 if self.random_state is None else self.random_state)
+        with together(self.comm) as team, self._fitting(X, 1 if team is None else 0) as (X, session, run):
+            asked = f"{self.n_init} runs of {self.n_clusters} clusters{'' if sample_weight is None else ' of weighted rows'}"
+            rows = AllRows(team, X, asked)
+            runs = self._runs(rows.count)
+            weights = _weights(sample_weight, X, rows)
+            random = rows.of_first(check_random_state(0 if self.random_state is None else self.random_state))
             best: dict[str, Any] | None = None
             for _ in range(runs):
-                start = self._start(X, weights, session, random)
-                job = self._job(X, start, weights, session)
+                start = self._start(X, weights, session, random, rows)
+                job = self._job(X, start, weights, session, team)
                 found = run(job, "clustering", lambda partial: self._keep(partial, computed(X)))
                 if best is None or found["inertia"] < best["inertia"]:
                     best = found
             assert best is not None, "there is one run at least"
             self._keep(best, computed(X))
-        found_clusters = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
+            found_clusters = np.count_nonzero(rows.total(np.bincount(self.labels_, minlength=self.n_clusters)))
         if found_clusters < self.n_clusters:
             warnings.warn(
                 f"Number of distinct clusters ({found_clusters}) found smaller than n_clusters ({self.n_clusters}). "
@@ -184,7 +194,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         """The opposite of the inertia of X."""
         check_is_fitted(self)
         X = self._checked(X, reset=False)
-        return -float(self._assigned(X, _weights(sample_weight, X))["inertia"])
+        return -float(self._assigned(X, _weights(sample_weight, X, AllRows(None, X)))["inertia"])
 
     @overload
     def transform(self, X: Array | Sparse, out: PathLike | Array | None = None) -> Array: ...
@@ -220,9 +230,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         session = self._session(X)
         return _assign(session, X, self.cluster_centers_.astype(np.float64), weights, "assigning", self.progress)
 
-    def _job(self, X: Any, start: Any, weights: Any, session: Session) -> _native.Job:
+    def _job(self, X: Any, start: Any, weights: Any, session: Session, team: _native.Team | None) -> _native.Job:
         return _native.kmeans_fit(
-            session._inner, native_rows(X, "X", session), start, weights, int(self.max_iter), float(self.tol)
+            session._inner, native_rows(X, "X", session), start, weights, int(self.max_iter), float(self.tol), team
         )
 
     def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
@@ -231,7 +241,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         if not found["interrupted"]:
             self.labels_, self.inertia_, self.compared_ = found["labels"], found["inertia"], found["compared"]
 
-    def _runs(self, X: Any) -> int:
+    def _runs(self, samples: int) -> int:
         """How often to begin, once all parameters have been looked at."""
         for name in ("n_clusters", "max_iter"):
             value = getattr(self, name)
@@ -239,8 +249,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
                 raise ArgumentError(f"{name}={value!r} must be a positive integer")
         if not isinstance(self.tol, Real) or not 0 <= float(self.tol) < np.inf:
             raise ArgumentError(f"tol={self.tol!r} must be a non-negative number")
-        if X.shape[0] < self.n_clusters:
-            raise ArgumentError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
+        if samples < self.n_clusters:
+            raise ArgumentError(f"n_samples={samples} should be >= n_clusters={self.n_clusters}.")
         named = isinstance(self.init, str)
         if named and self.init not in ("k-means++", "k-means||", "random"):
             raise ArgumentError(f"init={self.init!r} must be 'k-means++', 'k-means||', 'random', an array or a callable")
@@ -250,7 +260,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
             raise ArgumentError(f"n_init={self.n_init!r} must be a positive integer or 'auto'")
         return int(self.n_init) if named or callable(self.init) else 1
 
-    def _start(self, X: Any, weights: Any, session: Session, random: np.random.RandomState) -> npt.NDArray[np.float64]:
+    def _start(
+        self, X: Any, weights: Any, session: Session, random: np.random.RandomState, rows: AllRows
+    ) -> npt.NDArray[np.float64]:
         k = int(self.n_clusters)
         if is_planning():
             # The plan does not depend on the initial centres.
@@ -264,19 +276,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
                 raise ArgumentError("init has values that are not finite")
             # In the dtype of X, as in scikit-learn.
             return start.astype(computed(X)).astype(np.float64)
-        if self.init == "random":
-            return _rows(session, X, _drawn(X.shape[0], k, random, weights), self.progress)
         if self.init == "k-means||":
-            return _scalable(session, X, weights, k, random, self.progress)
-        rows, own = X, weights
-        if isinstance(X, (Array, Sparse)):
+            return _scalable(session, X, weights, k, random, self.progress, rows)
+        all_weights = None if weights is None else rows.gathered(weights)
+        if self.init == "random":
+            return _rows(session, X, _drawn(rows.count, k, random, all_weights), self.progress, rows)
+        chosen, own = X, weights
+        if isinstance(X, (Array, Sparse)) or rows.ranks > 1:
             most = max(2 * k, SAMPLE_BYTES // max(1, 8 * X.shape[1]))
-            picked = np.arange(X.shape[0]) if X.shape[0] <= most else np.sort(_drawn(X.shape[0], most, random))
-            rows, own = _rows(session, X, picked, self.progress), None if weights is None else weights[picked]
-            _check_finite(X, rows, picked)
-        if 8 * rows.shape[0] * rows.shape[1] <= SAMPLE_BYTES:
-            rows, own = _in_order(rows, own)
-        return _plus_plus(rows, k, own, random)
+            picked = np.arange(rows.count) if rows.count <= most else np.sort(_drawn(rows.count, most, random))
+            chosen = _rows(session, X, picked, self.progress, rows)
+            own = None if all_weights is None else all_weights[picked]
+            _check_finite(X, chosen, picked, rows)
+        if 8 * chosen.shape[0] * chosen.shape[1] <= SAMPLE_BYTES:
+            chosen, own = _in_order(chosen, own)
+        return _plus_plus(chosen, k, own, random)
 
     @property
     def _n_features_out(self) -> int:
@@ -292,7 +306,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
     fit_transform: Callable[..., Array | Floats]
 
 
-def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:
+def _weights(sample_weight: Any, X: Any, rows: AllRows) -> npt.NDArray[np.float64] | None:
     if sample_weight is None:
         return None
     weights = np.ascontiguousarray(sample_weight, np.float64)
@@ -302,7 +316,7 @@ def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:
         raise ArgumentError("Sample weights must be 1D array or scalar")
     if len(weights) != X.shape[0]:
         raise ShapeError(f"sample_weight.shape == {weights.shape}, expected {(X.shape[0],)}!")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and rows.gathered(np.array([weights.any()])).any()):
         raise ArgumentError("sample_weight must be finite, non-negative and not all zero")
     return weights
 
@@ -319,8 +333,14 @@ def _assign(session: Session, X: Any, centers: Any, weights: Any, label: str, pr
     return session._run(_native.kmeans_assign(session._inner, native_rows(X, "X", session), centers, weights), label, progress)
 
 
-def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | None) -> npt.NDArray[np.float64]:
-    """Rows by number, in the given order."""
+def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | None, rows: AllRows) -> npt.NDArray[np.float64]:
+    """Rows of all ranks by number, in the given order."""
+    return rows.in_order(picked, _own_rows(session, X, rows.own(picked), progress))
+
+
+def _own_rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | None) -> npt.NDArray[np.float64]:
+    if not len(picked):
+        return np.empty((0, X.shape[1]))
     if is_scipy(X):
         return np.asarray(X[picked].toarray(), np.float64)
     if not isinstance(X, (Array, Sparse)):
@@ -331,39 +351,39 @@ def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | N
     return found if np.array_equal(ascending, picked) else found[places]
 
 
-def _check_finite(X: Any, rows: npt.NDArray[Any], picked: npt.NDArray[Any]) -> None:
-    if not np.isfinite(rows).all():
-        row, column = (int(at[0]) for at in np.nonzero(~np.isfinite(rows)))
-        raise NotFiniteError(
-            f"{X!r} has a value that is not finite at row {picked[row]}, column {column}", row=int(picked[row]), column=column
-        )
+def _check_finite(X: Any, chosen: npt.NDArray[Any], picked: npt.NDArray[Any], rows: AllRows) -> None:
+    if not np.isfinite(chosen).all():
+        at, column = (int(at[0]) for at in np.nonzero(~np.isfinite(chosen)))
+        name, row = rows.where(repr(X), int(picked[at]))
+        raise NotFiniteError(f"{name} has a value that is not finite at row {row}, column {column}", row=row, column=column)
 
 
 def _scalable(
-    session: Session, X: Any, weights: Any, k: int, random: np.random.RandomState, progress: bool | None
+    session: Session, X: Any, weights: Any, k: int, random: np.random.RandomState, progress: bool | None, rows: AllRows
 ) -> npt.NDArray[np.float64]:
     """k-means||: rows far from all candidates become candidates, 2 k a pass; k-means++ of the candidates, each with the weight of
     the rows that are nearest to it."""
     n = X.shape[0]
-    new = _rows(session, X, _drawn(n, 1, random, weights), progress)
+    all_weights = None if weights is None else rows.gathered(weights)
+    new = _rows(session, X, _drawn(rows.count, 1, random, all_weights), progress, rows)
     candidates, far = new, np.full(n, np.inf, np.float32)
     for _ in range(SCALABLE_ROUNDS):
-        found = _assign(session, X, new, None, "choosing", progress)
-        far = np.minimum(far, found["distances"])
+        if n:
+            far = np.minimum(far, _assign(session, X, new, None, "choosing", progress)["distances"])
         chances = np.square(far) if weights is None else np.square(far) * weights
-        total = chances.sum(dtype=np.float64)
+        total = rows.total(chances.sum(dtype=np.float64))
         if total <= 0:
             break
-        drawn = np.nonzero(random.random_sample(n) < chances * (2 * k / total))[0]
+        drawn = rows.gathered(rows.first + np.nonzero(rows.sample(random) < chances * (2 * k / total))[0])
         if not len(drawn):
             break
-        new = _rows(session, X, drawn, progress)
+        new = _rows(session, X, drawn, progress, rows)
         candidates = np.concatenate([candidates, new])
     if len(candidates) < k:
-        candidates = np.concatenate([candidates, _rows(session, X, _drawn(n, k, random), progress)])
-    nearest = _assign(session, X, candidates, None, "choosing", progress)["labels"]
-    mass = np.bincount(nearest, weights=weights, minlength=len(candidates))
-    return _plus_plus(candidates, k, mass.astype(np.float64), random)
+        candidates = np.concatenate([candidates, _rows(session, X, _drawn(rows.count, k, random), progress, rows)])
+    nearest = _assign(session, X, candidates, None, "choosing", progress)["labels"] if n else np.empty(0, np.int32)
+    mass = rows.total(np.bincount(nearest, weights=weights, minlength=len(candidates)).astype(np.float64))
+    return _plus_plus(candidates, k, mass, random)
 
 
 def _in_order(rows: Any, weights: Any) -> tuple[npt.NDArray[np.float64], Any]:

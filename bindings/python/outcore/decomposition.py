@@ -16,6 +16,7 @@ from ._array import Array, Floats, native_operand, native_output, refuse_sparse,
 from ._dtypes import computed, is_decoded
 from ._estimator import Estimator
 from ._settings import PathLike
+from ._team import AllRows, together
 from .errors import ArgumentError, DTypeError, ShapeError
 
 __all__ = ["PCA"]
@@ -52,6 +53,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         same bits, whatever the number of threads.
     progress : bool, optional
         Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
+    comm : optional
+        Fit the rows of all ranks of a job, see `outcore.ranks`: each calls `fit` with its own rows, and has the same model then.
+        Not kept when the estimator is pickled; `transform` is of the rank's own rows.
 
     Attributes
     ----------
@@ -92,12 +96,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         memory: int | str | None = None,
         random_state: Any = None,
         progress: bool | None = None,
+        comm: Any = None,
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
         self.memory = memory
         self.random_state = random_state
         self.progress = progress
+        self.comm = comm
 
     def fit(self, X: Any, y: Any = None) -> PCA:
         """Finds the components of the rows of X.
@@ -113,9 +119,12 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             For NaN or infinity in an `Array`, with its row and column. ArgumentError for more components than there are;
             OverBudgetError for more features than the budget has room for.
         """
-        with self._fitting(X) as (X, session, run):
-            count, variance = self._wanted(*X.shape)
-            job = _native.pca_fit(session._inner, native_operand(X, "X", session), count, variance, self._seed())
+        with together(self.comm) as team, self._fitting(X, 2 if team is None else 0) as (X, session, run):
+            samples = AllRows(team, X).count
+            if samples < 2:
+                raise ArgumentError(f"the ranks have {samples} sample(s), but at least 2 are needed")
+            count, variance = self._wanted(samples, X.shape[1])
+            job = _native.pca_fit(session._inner, native_operand(X, "X", session), count, variance, self._seed(), team)
             self._keep(run(job, "finding components"), computed(X))
         return self
 
@@ -257,7 +266,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
     def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
         refuse_sparse(X, "X", ADVICE)
-        return super()._checked(X, reset=reset, least=2 if reset else least)
+        return super()._checked(X, reset=reset, least=least)
 
     @property
     def _n_features_out(self) -> int:

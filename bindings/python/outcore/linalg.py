@@ -29,6 +29,7 @@ from ._array import Array, Floats, native_operand, native_output, refuse_sparse,
 from ._dtypes import computed, float_name
 from ._settings import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_sparse
+from ._team import together
 from .errors import ArgumentError, DTypeError
 
 __all__ = [
@@ -291,7 +292,7 @@ def column_norms(
 
 
 def column_statistics(
-    x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None
+    x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, comm: Any = None
 ) -> ColumnStatistics:
     """Count, mean, variance, least and greatest element of each column in one pass, in float64.
 
@@ -301,6 +302,8 @@ def column_statistics(
         Of a sparse matrix the zeros that are not stored count too.
     ddof : int
         The variance is the sum of squared deviations over m - ddof.
+    comm : optional
+        Of the rows of all ranks of a job, see `outcore.ranks`: each calls this with its own rows.
 
     Returns
     -------
@@ -314,11 +317,12 @@ def column_statistics(
     they are below 1e-154. The mean of elements near 1e308 overflows in its sum.
     """
     session = session_of(x, memory=memory)
-    if isinstance(x, Sparse) or is_scipy(x):
-        job = _native.sparse_column_statistics(session._inner, native_sparse(x, session, "x"))
-    else:
-        job = _native.column_statistics(session._inner, native_operand(x, "x", session))
-    found = session._run(job, "column statistics", progress)
+    with together(comm) as team:
+        if isinstance(x, Sparse) or is_scipy(x):
+            job = _native.sparse_column_statistics(session._inner, native_sparse(x, session, "x"), team)
+        else:
+            job = _native.column_statistics(session._inner, native_operand(x, "x", session), team)
+        found = session._run(job, "column statistics", progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = found.pop("m2") / np.float64(found["count"] - ddof)
     told: ColumnStatistics = {

@@ -95,7 +95,7 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # ty
             if not self.use_idf:
                 self.idf_ = np.ones(features)
                 return self
-            job = _native.sparse_column_statistics(session._inner, native_sparse(X, session, "X"))
+            job = _native.sparse_column_statistics(session._inner, native_sparse(X, session, "X"), None)
             rows = run(job, "column statistics")["nonzeros"].astype(np.float64) + bool(self.smooth_idf)
             with np.errstate(divide="ignore"):
                 self.idf_ = np.log((samples + bool(self.smooth_idf)) / rows) + 1.0

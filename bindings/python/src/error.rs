@@ -88,6 +88,10 @@ fn describe(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str>
             "NoMemoryError"
         }
         Error::Lent { .. } => "LentError",
+        Error::Rank { rank, source } => {
+            fields.set_item("rank", rank)?;
+            describe(source, fields)?
+        }
         Error::Cancelled => "CancelledError",
         Error::Closed => "ClosedError",
         _ => "FailedError",

@@ -7,6 +7,7 @@ use pyo3::types::PyDict;
 
 use crate::job::{Job, numbers};
 use crate::matrix::{self, output};
+use crate::ranks::Team;
 use crate::session::Session;
 use crate::sparse::rows;
 
@@ -54,6 +55,7 @@ pub(crate) fn kmeans_fit(
     weights: Option<PyReadonlyArray1<'_, f64>>,
     max_iter: u64,
     tol: f64,
+    team: Option<Bound<'_, Team>>,
 ) -> PyResult<Job> {
     let options = Options {
         max_iter,
@@ -62,7 +64,12 @@ pub(crate) fn kmeans_fit(
     };
     let (session, start) = (session.get()?, flat(&start));
     let x = rows(x)?;
-    Job::plan(py, || kmeans::fit(session, x, &start, options), dictionary)
+    let Some(team) = team else {
+        return Job::plan(py, || kmeans::fit(session, x, &start, options), dictionary);
+    };
+    let session = session.clone();
+    let plan = move |team: &_| kmeans::fit_over(&session, x, &start, options, team);
+    team.get().plan(py, plan, dictionary)
 }
 
 /// The nearest centre of each row.

@@ -14,6 +14,7 @@
 //! | [`job`] | planned work, running work, its result |
 //! | [`session`], [`matrix`], [`trace`] | the objects |
 //! | [`linalg`], [`sparse`], [`pca`], [`kmeans`] | what is computed |
+//! | [`ranks`] | the processes of one job, whose messages Python carries |
 //! | [`foreign`] | import and export |
 //! | [`store`], [`stream`], [`samples`] | formatted stores, streams, datasets |
 //! | [`reader`] | files of others, read in pieces |
@@ -34,6 +35,7 @@ mod neighbors;
 mod owned;
 mod pca;
 mod placement;
+mod ranks;
 mod reader;
 mod samples;
 mod session;
@@ -71,6 +73,8 @@ mod _native {
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]
     use crate::placement::place_rows;
+    #[pymodule_export]
+    use crate::ranks::Team;
     #[pymodule_export]
     use crate::reader::FileReader;
     #[pymodule_export]

@@ -10,6 +10,7 @@ use crate::adopted::{destination, element_type};
 use crate::error::{argument, to_python};
 use crate::job::{Job, nothing, number, numbers};
 use crate::matrix::{self, Matrix, operand, output};
+use crate::ranks::Team;
 use crate::session::Session;
 
 /// An operand from Python, transposed if requested.
@@ -161,9 +162,15 @@ pub(crate) fn column_statistics(
     py: Python<'_>,
     session: &Session,
     x: &Bound<'_, PyAny>,
+    team: Option<Bound<'_, Team>>,
 ) -> PyResult<Job> {
     let (session, x) = (session.get()?, operand(x)?);
-    Job::plan(py, || linalg::column_statistics(session, x), statistics)
+    let Some(team) = team else {
+        return Job::plan(py, || linalg::column_statistics(session, x), statistics);
+    };
+    let session = session.clone();
+    let plan = move |team: &_| linalg::column_statistics_over(&session, x, team);
+    team.get().plan(py, plan, statistics)
 }
 
 /// Reduces all elements to one number.

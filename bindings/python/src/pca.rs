@@ -10,6 +10,7 @@ use pyo3::types::PyDict;
 use crate::job::Job;
 use crate::matrix::operand;
 use crate::matrix::{self, output};
+use crate::ranks::Team;
 use crate::session::Session;
 
 /// The result of `pca_fit`; `components` is flat, row after row.
@@ -36,6 +37,7 @@ pub(crate) fn pca_fit(
     count: Option<u64>,
     variance: Option<f64>,
     seed: u64,
+    team: Option<Bound<'_, Team>>,
 ) -> PyResult<Job> {
     let components = match (count, variance) {
         (Some(count), _) => Components::Count(count),
@@ -43,7 +45,12 @@ pub(crate) fn pca_fit(
         (None, None) => Components::All,
     };
     let (session, x) = (session.get()?, operand(x)?);
-    Job::plan(py, || pca::fit(session, x, components, seed), dictionary)
+    let Some(team) = team else {
+        return Job::plan(py, || pca::fit(session, x, components, seed), dictionary);
+    };
+    let session = session.clone();
+    let plan = move |team: &_| pca::fit_over(&session, x, components, seed, team);
+    team.get().plan(py, plan, dictionary)
 }
 
 /// y = (x - before) matrix + after, for each row of x; empty `before` and `after` have no effect.

@@ -15,6 +15,7 @@ use crate::linalg::{norm_of, statistics};
 use crate::matrix::{self, operand, output};
 use crate::names::real_of;
 use crate::owned::Owned;
+use crate::ranks::Team;
 use crate::session::Session;
 
 /// A sparse matrix on SSD or in memory, or a view of one.
@@ -332,13 +333,16 @@ pub(crate) fn sparse_column_statistics(
     py: Python<'_>,
     session: &Session,
     a: &SparseMatrix,
+    team: Option<Bound<'_, Team>>,
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    Job::plan(
-        py,
-        || linalg::sparse_column_statistics(session, a),
-        sparse_statistics,
-    )
+    let Some(team) = team else {
+        let plan = || linalg::sparse_column_statistics(session, a);
+        return Job::plan(py, plan, sparse_statistics);
+    };
+    let (session, a) = (session.clone(), a.clone());
+    let plan = move |team: &_| linalg::sparse_column_statistics_over(&session, &a, team);
+    team.get().plan(py, plan, sparse_statistics)
 }
 
 /// Converts a sparse matrix for Python.

@@ -15,6 +15,7 @@ PUBLIC = [
     "outcore.filesystem",
     "outcore.linalg",
     "outcore.random_projection",
+    "outcore.ranks",
     "outcore.streams",
     "outcore.text",
     "outcore.torch",

@@ -14,7 +14,7 @@
 //! A rank that fails must not leave the others waiting: whatever may fail is *agreed* on before the
 //! next message, see [`agree`]. A [`Team`] remembers that it was.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -400,11 +400,21 @@ pub struct Team {
     state: Arc<State>,
 }
 
+/// Something is on its way that tells the ranks of a team how it ends.
+#[derive(Debug)]
+pub struct Busy(Arc<State>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// The first error that was agreed on.
     failed: Mutex<Option<String>>,
-    is_busy: AtomicBool,
+    busy: AtomicUsize,
 }
 
 impl Team {
@@ -426,9 +436,15 @@ impl Team {
         self.ranks.size()
     }
 
-    /// Whether a job is on its way that tells the others how it ends.
+    /// Whether something is on its way that tells the others how it ends.
     pub fn is_busy(&self) -> bool {
-        self.state.is_busy.load(Ordering::Acquire)
+        self.state.busy.load(Ordering::Acquire) > 0
+    }
+
+    /// Until it is dropped, the team is busy.
+    pub fn busy(&self) -> Busy {
+        self.state.busy.fetch_add(1, Ordering::AcqRel);
+        Busy(Arc::clone(&self.state))
     }
 
     /// Whether an error has been agreed on.
@@ -441,15 +457,13 @@ impl Team {
     /// # Errors
     /// Those of the work, see [`agree`](Team::agree).
     pub fn drive<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.state.is_busy.store(true, Ordering::Release);
+        let _busy = self.busy();
         let done = work();
         // What is made of a failure that is known has nothing to wait for.
-        let done = match self.has_failed() {
+        match self.has_failed() {
             true => done,
             false => self.agree(done),
-        };
-        self.state.is_busy.store(false, Ordering::Release);
-        done
+        }
     }
 
     /// As [`agree`]; an error that was agreed on before is not told again.

@@ -339,7 +339,7 @@ fn every_rank_fails_where_one_does_and_none_waits() {
             "rank 1 was asked for 15 elements",
         ),
         (
-            |rank, _, _, _, _, memory| {
+            |rank, _, _, _, _, held| {
                 if rank == 0 {
                     *held = 8 << 20
                 }
