@@ -52,6 +52,7 @@ def import_libsvm(
     dtype: npt.DTypeLike = "float32",
     tiled: bool = True,
     resume: bool = False,
+    part: tuple[int, int] | None = None,
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
@@ -80,6 +81,8 @@ def import_libsvm(
     resume : bool
         Go on with an import of the same source and options that died or failed; it begins anew where there is nothing. Every
         256 MB of text, or ten seconds, it leaves a place to go on from. The result is the same.
+    part : (int, int), optional
+        Of one plain text, the lines of one of so many equal parts: its number, from 0, and how many. Ranks read a text so.
     memory : int or str, optional
         The part of the session's budget that this import may have; default all of it.
     progress : bool, optional
@@ -104,7 +107,7 @@ def import_libsvm(
         "zero_based": None if zero_based == "auto" else bool(zero_based),
         "features": None if n_features is None else _count(n_features, "n_features"),
     }
-    return _import(path, source, "libsvm", options, dtype, memory, progress, tiled=tiled, resume=resume)
+    return _import(path, source, "libsvm", options, dtype, memory, progress, tiled=tiled, resume=resume, part=part)
 
 
 def import_mtx(
@@ -328,12 +331,13 @@ def _import(
     *,
     tiled: bool,
     resume: bool = False,
+    part: tuple[int, int] | None = None,
 ) -> Sparse:
     session = default_session()._with(memory)
     paths = [full_path(one) for one in _sources(source)]
     target = full_path(path)
     job = _native.import_sparse(
-        session._inner, target, paths, kind, options, float_name(dtype), bool(tiled), bool(resume), CHECKPOINT_BYTES
+        session._inner, target, paths, kind, options, float_name(dtype), bool(tiled), bool(resume), CHECKPOINT_BYTES, part
     )
     return Sparse._result(session, session._run(job, "importing", progress))
 

@@ -1,12 +1,15 @@
-"""The command for nearest neighbours: `outcore knn`."""
+"""The command for nearest neighbours: `outcore knn`, in one process or as the ranks that `mpirun` starts."""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import json
 import os
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +18,18 @@ from ._commands import say, session_of, session_options
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
+    from . import _native
     from ._array import Array
     from ._session import Session
     from ._sparse import Sparse
+    from .ranks import Ranks
 
 PATH = click.Path(dir_okay=False)
+PIECE_BYTES = 16 << 20
+"""Of results that go to the first rank at a time."""
+
+DESIGN = "mpi_rma"
+"""How rows go round where the command line does not say it."""
 
 
 @click.command()
@@ -32,6 +42,7 @@ PATH = click.Path(dir_okay=False)
 @click.option("--output", "-o", type=PATH, help="New .npy file for the label that each row of TEST gets.")
 @click.option("--indices", type=PATH, help="New .npy file for the numbers of the nearest rows of TRAIN.")
 @click.option("--distances", type=PATH, help="New .npy file for their distances.")
+@click.option("--design", help=f"Under mpirun: how rows go round, see outcore.ranks.mpi; default {DESIGN}.")
 @session_options
 def knn(
     train: str,
@@ -43,15 +54,19 @@ def knn(
     output: str | None,
     indices: str | None,
     distances: str | None,
+    design: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """The nearest rows of TRAIN to each row of TEST, exactly, and the labels that these vote for.
 
     Each is a .npy file, a folder with a sparse matrix, or LIBSVM text, which is imported to the scratch folder first.
-    """
-    import numpy as np
 
+    Under `mpirun -n 4` each of four ranks reads its part of both, and the rows of TRAIN go round; the files have the same bytes
+    as those of one process. Memory and threads of a machine are divided among its ranks, where the options do not say what each
+    may have.
+    """
+    from ._team import together
     from .neighbors import KNeighborsClassifier, NearestNeighbors
 
     outputs = {"output": output, "indices": indices, "distances": distances}
@@ -61,47 +76,127 @@ def knn(
     if not any(outputs.values()):
         raise ArgumentError("give --output, --indices or --distances, for what is found")
     began = time.perf_counter()
-    with _opened(session_of(options), train, test) as (rows, queries):
-        facts: dict[str, Any] = {"rows": rows.shape[0], "queries": queries.shape[0], "neighbors": neighbors}
-        facts["load_s"], began = time.perf_counter() - began, time.perf_counter()
+    ranks, session = _started(design, options)
+    with contextlib.ExitStack() as opened:
+        with together(ranks) as team:
+            rows, queries = opened.enter_context(_opened(session, ranks, team, train, test))
+            known = None if output is None else _known(rows, labels, train, ranks)
+            asked = None if output is None else _labels(queries)
+        facts: dict[str, Any] = {"load_s": time.perf_counter() - began}
+        began = time.perf_counter()
+        estimator: Any = NearestNeighbors(neighbors, metric=metric, comm=ranks)
         if output is not None:
-            known = _labels(rows) if labels is None else np.load(labels)
-            if known is None:
-                raise ArgumentError(f"{train} has no labels; --labels names a file of them")
-            found = KNeighborsClassifier(neighbors, metric=metric, weights=weights).fit(rows, known).predict(queries)
-            np.save(output, found)
-            asked = _labels(queries)
-            facts["accuracy"] = None if asked is None else float(np.mean(found == asked))
-        if indices is not None or distances is not None:
-            near = NearestNeighbors(neighbors, metric=metric).fit(rows)
-            near.kneighbors(queries, out=(distances, indices))
+            estimator = KNeighborsClassifier(neighbors, weights=weights, metric=metric, comm=ranks)
+        estimator.fit(rows, known)
+        facts["fit_s"], began = time.perf_counter() - began, time.perf_counter()
+        near = estimator._nearest(queries, None)
         facts["search_s"] = time.perf_counter() - began
-    say({**facts, **outputs}, as_json)
+        facts |= {"rows": estimator.n_samples_fit_, "queries": queries.shape[0], "neighbors": neighbors}
+        with together(ranks) as team:
+            if output is not None:
+                found = estimator._voted(near)
+                facts["accuracy"] = _accuracy(team, found, asked)
+                _collect(session, ranks, found, output)
+            for path, result in ((distances, near[0]), (indices, near[1])):
+                if path is not None:
+                    _collect(session, ranks, result, path)
+            if team is not None:
+                facts["design"] = design or DESIGN
+                told = team.all_gather(json.dumps(facts | estimator.times_).encode())
+                facts["ranks"] = [json.loads(one) for one in told]
+                facts["queries"] = sum(one["queries"] for one in facts["ranks"])
+    if ranks is None or ranks.rank == 0:
+        if ranks is not None and not as_json:
+            facts["ranks"] = len(facts["ranks"])
+        say({**facts, **outputs}, as_json)
+
+
+def _started(design: str | None, options: dict[str, Any]) -> tuple[Ranks | None, Session]:
+    """The ranks that a launcher has started, if it has, each with its part of the machine."""
+    variables = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+    if design is None and all(int(os.environ.get(name, 1)) == 1 for name in variables):
+        return None, session_of(options)
+    from .ranks import mpi
+
+    beside = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", os.environ.get("MPI_LOCALNRANKS", 1)))
+    os.environ.setdefault("OUTCORE_MEMORY_SHARE", f"1/{beside}")
+    if options["threads"] is None:
+        options["threads"] = max(1, len(os.sched_getaffinity(0)) // beside)
+    session = session_of(options)
+    heap = int(session.info()["memory_bytes"]) // 4
+    return mpi(design or DESIGN, heap=heap), session
 
 
 @contextlib.contextmanager
-def _opened(session: Session, *paths: str) -> Iterator[list[Array | Sparse]]:
-    """Matrices with as many columns as the widest has: a text tells only of features that occur in it."""
+def _opened(session: Session, ranks: Ranks | None, team: _native.Team | None, *paths: str) -> Iterator[list[Array | Sparse]]:
+    """This process's rows of matrices with as many columns as the widest has: a text tells only of features that occur in it."""
     from ._foreign import import_libsvm
 
+    part = None if ranks is None else (ranks.rank, ranks.size)
     texts = [os.path.isfile(path) and not path.endswith(".npy") for path in paths]
-    with tempfile.TemporaryDirectory(dir=session.info()["scratch"]) as aside:
+    with tempfile.TemporaryDirectory(dir=session.info()["scratch"]) as aside, contextlib.ExitStack() as open_files:
 
-        def opened(number: int, width: int | None) -> Array | Sparse:
-            path = paths[number]
-            return import_libsvm(f"{aside}/{number}", path, n_features=width) if texts[number] else session.open(path)
+        def opened(number: int) -> Array | Sparse:
+            if texts[number]:
+                # Where features begin changes no distance, and a part of a text does not tell.
+                base: Any = "auto" if part is None else True
+                folder = f"{aside}/{number}"
+                return import_libsvm(folder, paths[number], zero_based=base, tiled=False, part=part)
+            whole = session.open(paths[number])
+            return whole if part is None else _share(whole, *part)
 
-        found = [opened(number, None) for number in range(len(paths))]
+        found = [opened(number) for number in range(len(paths))]
         widest = max(matrix.shape[-1] for matrix in found)
+        if team is not None:
+            widest = max(int(width) for width in team.all_gather(str(widest).encode()))
         for number, matrix in enumerate(found):
             if texts[number] and matrix.shape[-1] < widest:
                 matrix.close()
-                found[number] = opened(number, widest)
-        try:
-            yield found
-        finally:
-            for matrix in found:
-                matrix.close()
+                found[number] = _widened(session, Path(aside, str(number)), widest)
+        for matrix in found:
+            open_files.callback(matrix.close)
+        yield found
+
+
+def _widened(session: Session, folder: Path, columns: int) -> Any:
+    """The imported matrix with columns that have no entries."""
+    description = json.loads((folder / "matrix.json").read_text())
+    description["shape"][1] = columns
+    (folder / "matrix.json").write_text(json.dumps(description))
+    return session.open(folder)
+
+
+def _share(whole: Any, rank: int, size: int) -> Any:
+    """The rows of a rank: dense ones by count, sparse ones by entries."""
+    if whole.ndim != 2:
+        raise ArgumentError(f"{whole!r} has {whole.ndim} dimensions, and rows need 2")
+    count = whole.shape[0]
+    entries = getattr(whole, "nnz", None)
+    if entries is None:
+        return whole.slice(count * rank // size, count * (rank + 1) // size)
+
+    def place(part: int) -> int:
+        wanted = entries * part // size
+        return count if part == size else bisect.bisect_left(range(count), wanted, key=lambda row: whole.slice(0, row).nnz)
+
+    return whole.slice(place(rank), place(rank + 1))
+
+
+def _known(rows: Any, labels: str | None, train: str, ranks: Ranks | None) -> Any:
+    """The labels of this process's rows."""
+    import numpy as np
+
+    if labels is None:
+        known = _labels(rows)
+        if known is None:
+            raise ArgumentError(f"{train} has no labels; --labels names a file of them")
+        return known
+    known = np.load(labels, mmap_mode="r")
+    if ranks is None:
+        return np.asarray(known)
+    lines = getattr(rows, "_lines", None)
+    first = lines[0] if lines is not None else rows._part.rows[0] if getattr(rows, "_part", None) else 0
+    return np.asarray(known[first : first + rows.shape[0]])
 
 
 def _labels(matrix: Array | Sparse) -> Any:
@@ -109,6 +204,46 @@ def _labels(matrix: Array | Sparse) -> Any:
     from ._sparse import Sparse
 
     return matrix.labels() if isinstance(matrix, Sparse) else None
+
+
+def _accuracy(team: _native.Team | None, found: Any, asked: Any) -> float | None:
+    if asked is None:
+        return None
+    counts = [int((found == asked).sum()), len(found)]
+    if team is not None:
+        told = [json.loads(one) for one in team.all_gather(json.dumps(counts).encode())]
+        counts = [sum(one[0] for one in told), sum(one[1] for one in told)]
+    return counts[0] / counts[1] if counts[1] else None
+
+
+def _collect(session: Session, ranks: Ranks | None, own: Any, path: str) -> None:
+    """Writes what all ranks have, in their order, to one file of the first."""
+    import numpy as np
+
+    shape, dtype = own.shape, np.dtype(own.dtype)
+    step = max(1, PIECE_BYTES // max(1, dtype.itemsize * int(np.prod(shape[1:]))))
+    pieces = (np.ascontiguousarray(own[at : at + step]) for at in range(0, shape[0], step))
+    if ranks is not None and ranks.rank > 0:
+        ranks.send(0, np.array([shape[0]], np.int64).tobytes())
+        for piece in pieces:
+            ranks.send(0, piece.tobytes())
+        return
+    counts = [shape[0]]
+    if ranks is not None:
+        counts += [int(np.frombuffer(ranks.receive(rank, 8), np.int64)[0]) for rank in range(1, ranks.size)]
+    beside = f"{path}.part"
+    with open(beside, "wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (sum(counts), *shape[1:])}
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            file.write(piece.tobytes())
+        row_bytes = dtype.itemsize * int(np.prod(shape[1:]))
+        for rank, count in enumerate(counts[1:], start=1):
+            for at in range(0, count, step):
+                file.write(ranks.receive(rank, min(step, count - at) * row_bytes))  # type: ignore[union-attr]
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
 
 
 COMMANDS = (knn,)

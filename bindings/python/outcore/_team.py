@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +30,8 @@ def together(comm: Any) -> Iterator[_native.Team | None]:
         yield None
         return
     ranks = ranks_of(comm)
-    team = _native.Team(ranks.rank, ranks.size, ranks.send, ranks.receive)
+    native = getattr(ranks, "native", None)
+    team = _native.Team(ranks.rank, ranks.size, ranks.send, ranks.receive) if native is None else _native.Team.of_mpi(native)
     try:
         yield team
     except BaseException as error:
@@ -92,6 +94,13 @@ class AllRows:
             return name, number
         rank = int(self.rank_of(number))
         return f"rank {rank}", number - (int(self._ends[rank - 1]) if rank else 0)
+
+    def labels(self, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As `gathered`, of whatever type each rank has."""
+        if self._team is None:
+            return own
+        parts = [pickle.loads(part) for part in self._team.all_gather(pickle.dumps(own))]
+        return np.concatenate([part for part in parts if len(part)] or parts[:1])
 
     def total(self, own: npt.NDArray[Any]) -> Any:
         """The sum of what the ranks have, in their order."""

@@ -19,6 +19,7 @@ from ._estimator import Estimator
 from ._plan import Plan, explain
 from ._settings import PathLike
 from ._sparse import Sparse, native_rows
+from ._team import AllRows, together
 from .errors import ArgumentError, ShapeError
 
 __all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
@@ -42,6 +43,8 @@ class _Neighbors(Estimator):
     n_neighbors: int
     metric: Metric
     n_samples_fit_: int
+    comm: Any
+    times_: dict[str, Any]
     _rows: Any
 
     _TAKES_SPARSE = True
@@ -55,45 +58,49 @@ class _Neighbors(Estimator):
         """
         return explain(self._nearest, X, self.n_neighbors)
 
-    def _keep_rows(self, X: Any) -> Any:
+    def _keep_rows(self, X: Any, of_all: AllRows) -> Any:
         """X, which is not copied: the neighbours are read where they lie."""
         if self.metric not in METRICS:
             raise ArgumentError(f"metric={self.metric!r} must be one of {', '.join(METRICS)}")
-        self._rows, self.n_samples_fit_ = X, X.shape[0]
+        self._rows, self.n_samples_fit_ = X, of_all.count
         return X
 
     def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
         """Distances and numbers of the k nearest rows to each of X, or to each row but itself."""
         check_is_fitted(self)
-        k = self.n_neighbors if k is None else k
-        if not isinstance(k, Integral) or isinstance(k, bool):
-            raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
-        k = int(k)
-        if k < 1:
-            raise ArgumentError(f"Expected n_neighbors > 0. Got {k}")
-        others = self.n_samples_fit_ - (X is None)
-        if k > others:
-            raise ArgumentError(
-                f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
-                f"n_samples = {others if X is None else X.shape[0]}"
+        with together(self.comm) as team:
+            k = self.n_neighbors if k is None else k
+            if not isinstance(k, Integral) or isinstance(k, bool):
+                raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
+            k = int(k)
+            if k < 1:
+                raise ArgumentError(f"Expected n_neighbors > 0. Got {k}")
+            others = self.n_samples_fit_ - (X is None)
+            if k > others:
+                raise ArgumentError(
+                    f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
+                    f"n_samples = {others if X is None else X.shape[0]}"
+                )
+            rows = self._rows
+            if X is not None:
+                X = self._checked(X, reset=False, least=1 if team is None else 0)
+                rows, X = _of_one_type(rows, X)
+            session = self._session(rows, X)
+            distances, numbers = (None, None) if out is None else out
+            job = _native.nearest_rows(
+                session._inner,
+                native_rows(rows, "the rows", session),
+                None if X is None else native_rows(X, "X", session),
+                k,
+                self.metric,
+                native_output(distances),
+                native_output(numbers),
+                team,
             )
-        rows = self._rows
-        if X is not None:
-            X = self._checked(X, reset=False)
-            rows, X = _of_one_type(rows, X)
-        session = self._session(rows, X)
-        distances, numbers = (None, None) if out is None else out
-        job = _native.nearest_rows(
-            session._inner,
-            native_rows(rows, "the rows", session),
-            None if X is None else native_rows(X, "X", session),
-            k,
-            self.metric,
-            native_output(distances),
-            native_output(numbers),
-        )
-        found = session._run(job, "nearest rows", self.progress)
-        return result_of(session, found[0], distances), result_of(session, found[1], numbers)
+            found = session._run(job, "nearest rows", self.progress)
+            if team is not None:
+                self.times_ = found[2]
+            return result_of(session, found[0], distances), result_of(session, found[1], numbers)
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True, *, out: Outputs | None = None
@@ -170,10 +177,17 @@ class NearestNeighbors(_Neighbors):
         The part of the session's budget that a search may have; default all of it.
     progress : bool, optional
         Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
+    comm : optional
+        Ranks that each have a part of the rows, and their own queries: an mpi4py communicator, a `torch.distributed` group or True
+        for the default one, or what `outcore.ranks.mpi` gives. All ranks call `fit` and searches; each gets the neighbours of its
+        own queries, among the rows of all, numbered one rank's after the other's.
 
     Attributes
     ----------
     n_samples_fit_, n_features_in_ : int
+        Rows of all ranks; columns.
+    times_ : dict
+        Of the last search over ranks: rounds, bytes sent, and seconds of each round.
 
     Notes
     -----
@@ -193,11 +207,13 @@ class NearestNeighbors(_Neighbors):
         metric: Metric = "euclidean",
         memory: int | str | None = None,
         progress: bool | None = None,
+        comm: Any = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.metric = metric
         self.memory = memory
         self.progress = progress
+        self.comm = comm
 
     def fit(self, X: Any, y: Any = None) -> NearestNeighbors:
         """Keeps the rows, which are read by searches.
@@ -207,8 +223,8 @@ class NearestNeighbors(_Neighbors):
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : ignored
         """
-        with self._fitting(X) as (X, _, _):
-            self._keep_rows(X)
+        with together(self.comm) as team, self._fitting(X, 1 if team is None else 0) as (X, _, _):
+            self._keep_rows(X, AllRows(team, X))
         return self
 
 
@@ -223,25 +239,30 @@ class _Voting(_Neighbors):
         metric: Metric = "euclidean",
         memory: int | str | None = None,
         progress: bool | None = None,
+        comm: Any = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.weights = weights
         self.metric = metric
         self.memory = memory
         self.progress = progress
+        self.comm = comm
 
-    def _voters(self, X: Any) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """The neighbours of some queries at a time, and the weight of each."""
+    def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
         weights = self.weights
         if weights not in ("uniform", "distance") and not callable(weights):
             raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance' or a function")
         if weights == "distance" and self.metric == "inner_product":
             raise ArgumentError("weights='distance' needs distances; products of metric='inner_product' are none")
-        distances, numbers = self._nearest(X, None)
+        return super()._nearest(X, k, out)
+
+    def _voters(self, near: tuple[Array, Array]) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """The neighbours that a search has found, of some queries at a time, and the weight of each."""
+        distances, numbers = near
         step = max(1, VOTES_BYTES // (16 * numbers.shape[1]))
         for start in range(0, len(numbers), step):
             found = numbers[start : start + step]
-            yield found, _weighed(distances[start : start + step], weights)
+            yield found, _weighed(distances[start : start + step], self.weights)
 
 
 class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
@@ -256,7 +277,7 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
     weights : "uniform", "distance" or callable
         What a vote counts: 1; one over its distance, where rows at distance 0 have all votes; or what a function makes of an
         array of distances.
-    metric, memory, progress
+    metric, memory, progress, comm
         As of `NearestNeighbors`.
 
     Attributes
@@ -277,11 +298,12 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : Array or array_like of shape (n_samples,)
         """
-        with self._fitting(X) as (X, _, _):
-            y = column_or_1d(_targets(X, y), warn=True)
+        with together(self.comm) as team, self._fitting(X, 1 if team is None else 0) as (X, _, _):
+            of_all = AllRows(team, X)
+            y = of_all.labels(column_or_1d(_targets(X, y), warn=True))
             check_classification_targets(y)
             self.classes_, self._labels = np.unique(y, return_inverse=True)
-            self._keep_rows(X)
+            self._keep_rows(X, of_all)
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
@@ -296,7 +318,7 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
         ndarray of shape (n_queries, n_classes)
         """
         check_is_fitted(self)
-        parts = [self._votes(*voters) for voters in self._voters(X)]
+        parts = [self._votes(*voters) for voters in self._voters(self._nearest(X, None))]
         votes = np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
         total = votes.sum(axis=1, keepdims=True)
         return np.asarray(votes / np.where(total == 0, 1, total))
@@ -313,8 +335,10 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
         -------
         ndarray of shape (n_queries,)
         """
-        check_is_fitted(self)
-        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(X)]
+        return self._voted(self._nearest(X, None))
+
+    def _voted(self, near: tuple[Array, Array]) -> npt.NDArray[Any]:
+        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(near)]
         return np.asarray(self.classes_[np.concatenate(parts) if parts else np.empty(0, np.intp)])
 
     def _votes(self, numbers: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -332,7 +356,7 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
     ----------
     n_neighbors : int
         Rows of a mean.
-    weights, metric, memory, progress
+    weights, metric, memory, progress, comm
         As of `KNeighborsClassifier`.
 
     Attributes
@@ -352,13 +376,14 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : Array or array_like of shape (n_samples,) or (n_samples, n_outputs)
         """
-        with self._fitting(X) as (X, _, _):
-            self._values = np.asarray(_targets(X, y), np.float64)
+        with together(self.comm) as team, self._fitting(X, 1 if team is None else 0) as (X, _, _):
+            of_all = AllRows(team, X)
+            self._values = of_all.gathered(np.asarray(_targets(X, y), np.float64))
             if self._values.ndim > 2:
                 raise ShapeError(f"y has {self._values.ndim} dimensions, but must have 1 or 2")
             if not np.isfinite(self._values).all():
                 raise ArgumentError("Input y contains NaN or infinity.")
-            self._keep_rows(X)
+            self._keep_rows(X, of_all)
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
@@ -375,7 +400,7 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         check_is_fitted(self)
         values = self._values if self._values.ndim == 2 else self._values[:, None]
         parts = []
-        for numbers, weights in self._voters(X):
+        for numbers, weights in self._voters(self._nearest(X, None)):
             sums = np.zeros((len(numbers), values.shape[1]))
             for place in range(numbers.shape[1]):
                 sums += values[numbers[:, place]] * weights[:, place, None]

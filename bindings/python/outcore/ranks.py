@@ -20,25 +20,25 @@ Examples
 
 from __future__ import annotations
 
+import atexit
 import queue
 import sys
 from abc import ABC, abstractmethod
 from typing import Any
 
+from . import _native
+from ._units import parse_bytes
 from .errors import ArgumentError
 
-__all__ = ["Ranks", "threads"]
+__all__ = ["DESIGNS", "Ranks", "mpi", "threads"]
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-TAG = 0x6F63
-"""Of messages by MPI: as unlikely as any to be the caller's."""
-
-MESSAGE_BYTES = 1 << 30
-"""At most: MPI counts with 31 bits."""
+DESIGNS = ("mpi", "mpi_o", "mpi_rma", "osh_ow", "osh_om", "osh_oc")
+"""How rows go round ranks of MPI, see `mpi`."""
 
 
 class Ranks(ABC):
@@ -113,23 +113,52 @@ class _Torch(Ranks):
 
 
 class _Mpi(Ranks):
-    def __init__(self, comm: Any) -> None:
-        from mpi4py import MPI
+    def __init__(self, native: _native.MpiRanks) -> None:
+        self.native, self.rank, self.size = native, native.rank, native.size
 
-        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-            raise ArgumentError("comm needs an MPI that is initialised for several threads: mpi4py.rc.thread_level = 'multiple'")
-        self._comm, self._byte = comm, MPI.BYTE
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+    def __repr__(self) -> str:
+        return f"<rank {self.rank} of {self.size}, design {self.native.design!r}>"
 
     def send(self, to: int, data: bytes) -> None:
-        for start in range(0, len(data), MESSAGE_BYTES):
-            self._comm.Send([memoryview(data)[start : start + MESSAGE_BYTES], self._byte], to, TAG)
+        self.native.send(to, data)
 
     def receive(self, source: int, count: int) -> bytes:
-        data = bytearray(count)
-        for start in range(0, count, MESSAGE_BYTES):
-            self._comm.Recv([memoryview(data)[start : start + MESSAGE_BYTES], self._byte], source, TAG)
-        return bytes(data)
+        return self.native.receive(source, count)
+
+
+_of_mpi: dict[tuple[int | None, str], _Mpi] = {}
+
+
+def mpi(design: str = "mpi_rma", *, comm: Any = None, heap: int | str = "256MiB") -> Ranks:
+    """The processes that `mpirun` or `oshrun` has started, by the Open MPI or MPICH that is found at run time.
+
+    Parameters
+    ----------
+    design : str
+        How rows go round, where an algorithm has them do so: "mpi" by messages, exchanged when computing is over; "mpi_o" by
+        messages while computing goes on; "mpi_rma" by puts into windows; by OpenSHMEM, "osh_ow" by puts, "osh_om" by copies of
+        memory within a node, "osh_oc" by these through a circular buffer.
+    comm : mpi4py communicator, optional
+        Default: all processes.
+    heap : int or str
+        The symmetric heap of OpenSHMEM: the slots of a ring, a quarter of the memory of a search at most. The same on all ranks.
+
+    Raises
+    ------
+    FailedError
+        Where there is no such library, or one of another kind. ArgumentError for one that was initialised without threads.
+    """
+    if design not in DESIGNS:
+        raise ArgumentError(f"design={design!r} must be one of {', '.join(DESIGNS)}")
+    key = None if comm is None else int(comm.py2f()), design
+    if key not in _of_mpi:
+        heap_bytes = parse_bytes(heap, "heap")
+        whole, own = _native.MpiRanks.world, _native.MpiRanks.of_communicator
+        native = whole(design, heap_bytes) if key[0] is None else own(key[0], design, heap_bytes)
+        if not _of_mpi:
+            atexit.register(_native.mpi_finalize)
+        _of_mpi[key] = _Mpi(native)
+    return _of_mpi[key]
 
 
 def ranks_of(comm: Any) -> Ranks:
@@ -140,7 +169,7 @@ def ranks_of(comm: Any) -> Ranks:
         return _Torch(None)
     kinds = {kind.__module__.partition(".")[0] for kind in type(comm).__mro__}
     if "mpi4py" in kinds:
-        return _Mpi(comm)
+        return mpi(comm=comm)
     if "torch" in sys.modules and "torch" in kinds:
         return _Torch(comm)
     accepted = "an mpi4py communicator, a torch.distributed group, True or an outcore.ranks.Ranks"

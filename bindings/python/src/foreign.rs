@@ -30,6 +30,7 @@ pub(crate) fn import_sparse(
     tiled: bool,
     resume: bool,
     checkpoint_bytes: u64,
+    part: Option<[u64; 2]>,
 ) -> PyResult<Job> {
     let (session, dtype): (_, RealType) = (session.get()?, real_of(dtype)?);
     let format = imported(kind, options)?;
@@ -39,6 +40,7 @@ pub(crate) fn import_sparse(
         tiled,
         resume,
         checkpoint_bytes,
+        part,
     };
     let made = |py: Python<'_>, Imported { matrix, .. }: Imported| sparse::made(py, matrix);
     Job::plan(

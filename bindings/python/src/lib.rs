@@ -74,7 +74,7 @@ mod _native {
     #[pymodule_export]
     use crate::placement::place_rows;
     #[pymodule_export]
-    use crate::ranks::Team;
+    use crate::ranks::{MpiRanks, Team, mpi_finalize};
     #[pymodule_export]
     use crate::reader::FileReader;
     #[pymodule_export]

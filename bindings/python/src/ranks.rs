@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use outcore::device::Locked;
+use outcore::mpi::{self, Design};
+use outcore::ring::{Messages, RingRanks};
 use outcore::{Error, Ranks};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -63,9 +65,14 @@ impl Ranks for Functions {
 
 /// The ranks of one computation.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct Team(outcore::Team);
+pub(crate) struct Team(outcore::Team, Arc<dyn RingRanks>);
 
 impl Team {
+    /// What makes rings.
+    pub(crate) fn rings(&self) -> Arc<dyn RingRanks> {
+        Arc::clone(&self.1)
+    }
+
     /// Plans what all ranks plan together, on a thread of its own. After Ctrl-C that is left alone,
     /// and tells the others.
     pub(crate) fn plan<T: Send + 'static>(
@@ -105,12 +112,23 @@ impl Team {
 impl Team {
     #[new]
     fn new(rank: usize, size: usize, send: Py<PyAny>, receive: Py<PyAny>) -> Team {
-        Team(outcore::Team::new(Arc::new(Functions {
+        let functions: Arc<dyn Ranks> = Arc::new(Functions {
             rank,
             size,
             send,
             receive,
-        })))
+        });
+        Team(
+            outcore::Team::new(Arc::clone(&functions)),
+            Arc::new(Messages(functions)),
+        )
+    }
+
+    /// Whose messages are not carried by Python.
+    #[staticmethod]
+    fn of_mpi(ranks: &MpiRanks) -> Team {
+        let own = Arc::clone(&ranks.0);
+        Team(outcore::Team::new(own.clone()), own)
     }
 
     #[getter]
@@ -124,11 +142,7 @@ impl Team {
     }
 
     /// The bytes of all ranks, in their order.
-    fn all_gather<'py>(
-        &self,
-        py: Python<'py>,
-        own: Vec<u8>,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn all_gather<'py>(&self, py: Python<'py>, own: Vec<u8>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let found = self.together(py, move |team| team.all_gather(Ok(own)))?;
         let found = found.map_err(to_python)?;
         Ok(found.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
@@ -165,4 +179,72 @@ impl Team {
         std::thread::Builder::new().spawn(told)?;
         Ok(())
     }
+}
+
+/// The ranks of an MPI communicator.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct MpiRanks(Arc<mpi::MpiRanks>);
+
+#[pymethods]
+impl MpiRanks {
+    /// All processes that the launcher has started.
+    #[staticmethod]
+    fn world(py: Python<'_>, design: &str, heap_bytes: u64) -> PyResult<MpiRanks> {
+        let made = py.detach(|| mpi::MpiRanks::world(Design::named(design)?, heap_bytes));
+        Ok(MpiRanks(Arc::new(made.map_err(to_python)?)))
+    }
+
+    #[staticmethod]
+    fn of_communicator(
+        py: Python<'_>,
+        fortran: i32,
+        design: &str,
+        heap_bytes: u64,
+    ) -> PyResult<MpiRanks> {
+        let made = py
+            .detach(|| mpi::MpiRanks::of_communicator(fortran, Design::named(design)?, heap_bytes));
+        Ok(MpiRanks(Arc::new(made.map_err(to_python)?)))
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    #[getter]
+    fn design(&self) -> String {
+        self.0.design().to_owned()
+    }
+
+    fn send(&self, py: Python<'_>, to: usize, data: &[u8]) -> PyResult<()> {
+        py.detach(|| self.0.send(to, data)).map_err(to_python)
+    }
+
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        source: usize,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut data = vec![0; count];
+        py.detach(|| self.0.receive(source, &mut data))
+            .map_err(to_python)?;
+        Ok(PyBytes::new(py, &data))
+    }
+
+    /// Ends all processes.
+    fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+/// Ends what ranks of the launcher's have begun.
+#[pyfunction]
+pub(crate) fn mpi_finalize(py: Python<'_>) -> PyResult<()> {
+    py.detach(mpi::finalize).map_err(to_python)
 }

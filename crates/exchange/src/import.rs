@@ -161,6 +161,8 @@ pub struct Options {
     pub resume: bool,
     /// Bytes of text, or of entries, from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,
+    /// Of plain LIBSVM text in one file, the lines of one of so many equal parts: its number, from 0, and how many.
+    pub part: Option<[u64; 2]>,
 }
 
 impl Options {
@@ -180,6 +182,7 @@ impl Options {
             tiled: false,
             resume: false,
             checkpoint_bytes: 256 << 20,
+            part: None,
         }
     }
 
@@ -193,8 +196,16 @@ impl Options {
 
     /// As text, for a comparison.
     fn text(&self) -> String {
-        let Options { format, dtype, .. } = self;
-        format!("{format:?} as {dtype}")
+        let Options {
+            format,
+            dtype,
+            part,
+            ..
+        } = self;
+        match part {
+            None => format!("{format:?} as {dtype}"),
+            Some([part, parts]) => format!("{format:?} as {dtype}, part {part} of {parts}"),
+        }
     }
 }
 
@@ -250,10 +261,18 @@ pub fn import(
             )));
         }
     }
-    let foreign = sources
-        .iter()
-        .map(|path| Foreign::open(session, path))
-        .collect::<Result<Vec<_>>>()?;
+    let one_text = sources.len() == 1 && matches!(options.format, Format::Libsvm(_));
+    let foreign = sources.iter().map(|path| {
+        let whole = Foreign::open(session, path)?;
+        match options.part {
+            None => Ok(whole),
+            Some([part, parts]) if one_text && part < parts => whole.part(session, part, parts),
+            Some([part, parts]) => Err(Error::value(format!(
+                "part {part} of {parts}: parts are counted from 0, and those of one LIBSVM text"
+            ))),
+        }
+    });
+    let foreign = foreign.collect::<Result<Vec<_>>>()?;
     check(&options.format)?;
     let memory = Shares::of(session);
     let (path, session) = (path.as_ref().to_owned(), session.clone());
@@ -368,10 +387,7 @@ impl Context {
     }
 
     fn source_bytes(&self) -> u64 {
-        self.foreign
-            .iter()
-            .map(|foreign| foreign.identity.bytes)
-            .sum()
+        self.foreign.iter().map(|foreign| foreign.bytes()).sum()
     }
 
     /// Entries of an archive that are read at once.

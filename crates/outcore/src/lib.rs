@@ -40,11 +40,11 @@ pub use outcore_engine::{Explanation, Progress, Span, Totals, Trace};
 pub use outcore_exchange::{export, import};
 pub use outcore_kernels as kernels;
 pub use outcore_kernels::{Blas, ColumnStatistics, Norm};
-pub use outcore_ranks as mpi;
 pub use outcore_matrix::{
     Array, Compressed, Element, Operand, Output, Rows, Sparse, SparseBufs, SparseRows, Target,
     Tile, convert, sparse,
 };
+pub use outcore_ranks as mpi;
 pub use outcore_samples as samples;
 pub use outcore_store as store;
 pub use outcore_streams as streams;

@@ -118,7 +118,12 @@ impl Shmem {
 fn shows_its_end(library: &Library) -> bool {
     // SAFETY: only addresses are taken.
     let [own, of_library] = unsafe {
-        [&Library::this(), library].map(|library| library.get::<*const c_void>(b"_end\0").ok().map(|end| end.into_raw()))
+        [&Library::this(), library].map(|library| {
+            library
+                .get::<*const c_void>(b"_end\0")
+                .ok()
+                .map(|end| end.into_raw())
+        })
     };
     own.is_some() && own != of_library
 }

@@ -273,8 +273,9 @@ pub fn finalize() -> Result<()> {
     let Ok(mpi) = Mpi::get() else {
         return Ok(());
     };
+    let is_ours = mpi.take_ours();
     // OpenSHMEM ends MPI too.
-    if mpi.take_ours() && !crate::shmem::finalize() {
+    if !crate::shmem::finalize() && is_ours {
         // SAFETY: it has begun, and this process ends it once.
         mpi.check(unsafe { (mpi.call.MPI_Finalize)() })?;
     }

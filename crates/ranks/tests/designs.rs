@@ -33,7 +33,9 @@ fn every_design_brings_every_block_to_every_rank() {
             .output()
             .expect("it was found");
         let status = ran.status;
-        let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        let said = [ran.stdout, ran.stderr]
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .concat();
         if said.contains("no OpenSHMEM library was found") {
             eprintln!("skipped: {name}, since there is no OpenSHMEM");
             continue;

@@ -59,6 +59,7 @@ pub struct RingTimes {
 #[doc = include_str!("../setup.doctest")]
 /// use std::sync::Arc;
 /// use outcore_compute::neighbors::{NeighborOptions, nearest_rows_over_ranks};
+/// use outcore_core::ranks::Team;
 /// use outcore_core::ring::ThreadTeam;
 /// use outcore_kernels::Metric;
 ///
@@ -67,7 +68,9 @@ pub struct RingTimes {
 /// let threads: Vec<_> = ThreadTeam::all(2).into_iter().map(|ranks| {
 ///     let (session, x) = (session.part(1 << 22).unwrap(), x.clone());
 ///     std::thread::spawn(move || {
-///         let job = nearest_rows_over_ranks(&session, Arc::new(ranks), (&x).into(), None, options, Default::default())?;
+///         let ranks = Arc::new(ranks);
+///         let team = Team::new(ranks.clone());
+///         let job = nearest_rows_over_ranks(&session, &team, ranks, (&x).into(), None, options, Default::default())?;
 ///         job.run()?.0[1].to_vec::<i64>()
 ///     })
 /// }).collect();
@@ -81,13 +84,14 @@ pub struct RingTimes {
 /// Those of one machine; where one rank has an error, all have it, with the number of the rank.
 pub fn nearest_rows_over_ranks(
     session: &Session,
+    team: &Team,
     ranks: Arc<dyn RingRanks>,
     rows: Rows,
     queries: Option<Rows>,
     options: NeighborOptions,
     outputs: NeighborOutputs,
 ) -> Result<Job<([Array; 2], RingTimes)>> {
-    let team = Team::new(Arc::clone(&ranks) as Arc<dyn outcore_core::ranks::Ranks>);
+    let team = team.clone();
     let real = check(&rows, queries.as_ref()).and_then(|_| rows.real());
     let job = real.and_then(|real| {
         with_real!(real, T => {

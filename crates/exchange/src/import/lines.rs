@@ -169,7 +169,7 @@ impl<'a> Feed<'a> {
         let bytes = |part: usize| {
             context.foreign[..part.min(context.foreign.len())]
                 .iter()
-                .map(|foreign| foreign.identity.bytes)
+                .map(|foreign| foreign.bytes())
                 .sum::<u64>()
         };
         // An earlier import may have done them all.
@@ -207,7 +207,7 @@ impl<'a> Feed<'a> {
 
     /// Whether what follows can be what a header says, where it is not compressed.
     pub(super) fn check_room(&mut self, tally: &Tally, least: usize) -> Result<()> {
-        let all = self.context.foreign[self.part].identity.bytes;
+        let all = self.context.foreign[self.part].bytes();
         let lines = self.lines();
         match lines.source().compression() {
             Compression::Plain => {
@@ -225,7 +225,7 @@ impl<'a> Feed<'a> {
                 }
                 self.part += 1;
                 self.before = self.end;
-                self.end += self.context.foreign[self.part].identity.bytes;
+                self.end += self.context.foreign[self.part].bytes();
                 self.lines = Some(open(self.context, self.part, Position::START)?);
                 continue;
             };

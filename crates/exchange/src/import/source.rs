@@ -2,12 +2,14 @@
 //! the page cache.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use outcore_core::bytes::Bytes;
+use outcore_core::reader::FileReader;
 use outcore_core::{Error, Result, Session, StoredFile};
 use outcore_engine::{Plan, Region, StreamOptions, Task};
 use outcore_formats::{Compression, ReadAt, Source};
@@ -28,6 +30,8 @@ pub(super) struct Foreign {
     pub(super) identity: Identity,
     path: PathBuf,
     name: String,
+    /// Bytes of it that are read.
+    range: Range<u64>,
 }
 
 impl Foreign {
@@ -36,14 +40,41 @@ impl Foreign {
         let file = session.file(path, false)?;
         let identity = identity_of(path, &file)?;
         Ok(Foreign {
+            range: 0..identity.bytes,
             identity,
             path: path.to_owned(),
             name: file.extent().name().to_owned(),
         })
     }
 
+    /// The lines of one of `parts` equal parts of a plain text: a line belongs to where it begins.
+    pub(super) fn part(self, session: &Session, part: u64, parts: u64) -> Result<Foreign> {
+        let whole = self.text(session, StreamOptions::default(), &Arc::default(), 0)?;
+        if whole.compression() != Compression::Plain {
+            return Err(Error::value(format!(
+                "{} is compressed, and only plain text is read in parts",
+                self.name
+            )));
+        }
+        drop(whole);
+        let reader = FileReader::open(session, &self.path)?;
+        let place =
+            |part: u64| (u128::from(reader.len()) * u128::from(part) / u128::from(parts)) as u64;
+        let range = line_from(&reader, place(part))?..line_from(&reader, place(part + 1))?;
+        Ok(Foreign {
+            name: format!("{} from byte {}", self.name, range.start),
+            range,
+            ..self
+        })
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Bytes that are read of it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
     }
 
     /// The file, opened.
@@ -72,26 +103,36 @@ impl Foreign {
     ) -> Result<Source<Bytes>> {
         let file = self.file(session)?;
         let open = |from: u64| -> Result<Source<Bytes>> {
-            let bytes = Bytes::of(
-                session,
-                file.extent(),
-                from..self.identity.bytes,
-                options,
-                stop,
-            )?;
+            let bytes = Bytes::of(session, file.extent(), from..self.range.end, options, stop)?;
             Ok(Source::open(self.name(), bytes)?)
         };
-        let mut source = open(0)?;
+        let mut source = open(self.range.start)?;
         if at == 0 {
             return Ok(source);
         }
-        if source.compression() == Compression::Plain && at <= self.identity.bytes {
+        if source.compression() == Compression::Plain && at <= self.range.end - self.range.start {
             drop(source);
-            return open(at);
+            return open(self.range.start + at);
         }
         source.skip(at)?;
         Ok(source)
     }
+}
+
+/// Where the first line begins from a place on.
+fn line_from(reader: &FileReader, place: u64) -> Result<u64> {
+    const WINDOW: usize = 64 << 10;
+    let mut at = place.saturating_sub(1);
+    let mut window = vec![0; WINDOW];
+    while place > 0 && at < reader.len() {
+        let len = (reader.len() - at).min(WINDOW as u64) as usize;
+        reader.read(&[at], len, &mut window[..len], || true)?;
+        if let Some(end) = window[..len].iter().position(|byte| *byte == b'\n') {
+            return Ok(at + end as u64 + 1);
+        }
+        at += len as u64;
+    }
+    Ok(if place == 0 { 0 } else { reader.len() })
 }
 
 fn identity_of(path: &Path, file: &StoredFile) -> Result<Identity> {

@@ -1,0 +1,210 @@
+"""Nearest neighbours over ranks: threads of this process, and processes that mpirun starts, give the bytes of one process."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import outcore as oc
+import pytest
+from outcore import ranks as of_ranks
+from outcore.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestNeighbors
+from scipy.sparse import csr_matrix, random_array
+
+SEED = 5
+ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+def on_ranks(count, work):
+    """What each of some threads comes to, or the error that ends it."""
+    found = [None] * count
+
+    def run(rank, comm):
+        try:
+            found[rank] = work(rank, comm)
+        except Exception as error:  # noqa: BLE001
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(of_ranks.threads(count))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def cut(x, count):
+    """Ragged parts; the second is empty where there are three."""
+    ends = np.linspace(0, x.shape[0], count + 1).astype(int) if count != 3 else [0, 7, 7, x.shape[0]]
+    return [x[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def matrices(request):
+    random = np.random.default_rng(SEED)
+    if request.param == "dense":
+        return random.integers(-3, 4, (90, 6)).astype(np.float32), random.integers(-3, 4, (31, 6)).astype(np.float32)
+    make = lambda rows: csr_matrix(random_array((rows, 40), density=0.1, format="csr", dtype=np.float32, rng=random))  # noqa: E731
+    return make(90), make(31)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner_product"])
+def test_each_rank_has_the_neighbours_of_its_queries_among_all_rows(matrices, count, metric):
+    rows, queries = matrices
+    expected = NearestNeighbors(4, metric=metric).fit(rows).kneighbors(queries)
+    of_themselves = NearestNeighbors(4, metric=metric).fit(rows).kneighbors()
+    parts = list(zip(cut(rows, count), cut(queries, count), strict=True))
+
+    def work(rank, comm):
+        near = NearestNeighbors(4, metric=metric, comm=comm, memory="4MiB").fit(parts[rank][0])
+        assert near.n_samples_fit_ == 90
+        return near.kneighbors(parts[rank][1]), near.kneighbors()
+
+    found = on_ranks(count, work)
+    for side in (0, 1):
+        for at, whole in ((0, expected), (1, of_themselves)):
+            assert np.concatenate([one[at][side] for one in found]).tobytes() == whole[side].tobytes()
+
+
+def test_labels_and_targets_of_all_ranks_vote():
+    random = np.random.default_rng(SEED)
+    rows, queries = random.normal(size=(60, 3)), random.normal(size=(20, 3))
+    labels, targets = np.array(["no", "maybe", "yes"])[random.integers(0, 3, 60)], random.normal(size=60)
+    parts = list(zip(*(cut(x, 3) for x in (rows, labels, targets, queries)), strict=True))
+
+    def work(rank, comm):
+        x, y, z, q = parts[rank]
+        classes = KNeighborsClassifier(3, weights="distance", comm=comm).fit(x, y)
+        return classes.predict(q), classes.predict_proba(q), KNeighborsRegressor(3, comm=comm).fit(x, z).predict(q)
+
+    found = on_ranks(3, work)
+    alone = KNeighborsClassifier(3, weights="distance").fit(rows, labels)
+    expected = alone.predict(queries), alone.predict_proba(queries), KNeighborsRegressor(3).fit(rows, targets).predict(queries)
+    for at, whole in enumerate(expected):
+        assert np.array_equal(np.concatenate([one[at] for one in found]), whole)
+
+
+def test_an_error_of_one_rank_is_one_of_all_and_names_it():
+    rows = np.random.default_rng(SEED).normal(size=(20, 3))
+
+    def nan(rank, comm):
+        own = rows.copy()
+        if rank == 1:
+            own[3, 2] = np.nan
+        return NearestNeighbors(2, comm=comm).fit(own).kneighbors(rows)
+
+    for rank, error in enumerate(on_ranks(3, nan)):
+        assert isinstance(error, Exception) and "NaN" in str(error) or "finite" in str(error), (rank, error)
+        assert rank == 1 or "rank 1" in str(error)
+    width = lambda rank, comm: NearestNeighbors(2, comm=comm).fit(rows[:, : 3 - rank])  # noqa: E731
+    assert all("columns" in str(error) for error in on_ranks(2, width))
+    many = lambda rank, comm: NearestNeighbors(50, comm=comm).fit(rows).kneighbors(rows)  # noqa: E731
+    assert all("n_neighbors" in str(error) for error in on_ranks(2, many))
+
+
+def has_openshmem():
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL("liboshmem.so.40", mode=os.RTLD_LAZY))
+    except OSError:
+        return False
+
+
+def mpirun(count, *command, **environment):
+    return subprocess.run(
+        ["mpirun", "-n", str(count), sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **ENVIRONMENT, **environment},
+        check=False,
+    )
+
+
+needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: install Open MPI")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Train and test rows as LIBSVM text, and what one process makes of them."""
+    folder = tmp_path_factory.mktemp("texts")
+    random = np.random.default_rng(SEED)
+    for name, count in (("train.svm", 500), ("test.svm", 90)):
+        lines = []
+        for _ in range(count):
+            columns = np.unique(random.integers(1, 3000, random.integers(0, 20)))
+            lines.append(" ".join([str(random.integers(0, 2)), *(f"{column}:{random.integers(1, 5)}" for column in columns)]))
+        (folder / name).write_text("\n".join(lines) + "\n")
+    run = ["-m", "outcore.cli", "knn", "train.svm", "test.svm", "--output", "labels.npy", "--indices", "indices.npy"]
+    alone = subprocess.run([sys.executable, *run, "--json"], cwd=folder, capture_output=True, text=True, check=False)
+    assert alone.returncode == 0, alone.stderr
+    return folder, json.loads(alone.stdout), [(folder / name).read_bytes() for name in ("labels.npy", "indices.npy")]
+
+
+@needs_mpi
+@pytest.mark.parametrize("design", of_ranks.DESIGNS)
+def test_every_design_of_four_ranks_writes_the_bytes_of_one_process(texts, design, tmp_path):
+    if design.startswith("osh") and not has_openshmem():
+        pytest.skip("no OpenSHMEM: install Open MPI from the system's packages")
+    folder, facts, expected = texts
+    outputs = [tmp_path / "labels.npy", tmp_path / "indices.npy"]
+    command = [
+        "-m",
+        "outcore.cli",
+        "knn",
+        folder / "train.svm",
+        folder / "test.svm",
+        "--design",
+        design,
+        "--memory",
+        "8MiB",
+        "--json",
+    ]
+    done = mpirun(4, *map(str, [*command, "--output", outputs[0], "--indices", outputs[1]]))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [path.read_bytes() for path in outputs] == expected
+    assert found["accuracy"] == facts["accuracy"] and len(found["ranks"]) == 4
+
+
+@needs_mpi
+def test_a_damaged_part_of_the_text_ends_all_ranks_with_its_place(texts, tmp_path):
+    folder, _, _ = texts
+    text = (folder / "train.svm").read_text().splitlines()
+    text[400] = "1 5:x"
+    (tmp_path / "train.svm").write_text("\n".join(text))
+    done = mpirun(
+        3, "-m", "outcore.cli", "knn", str(tmp_path / "train.svm"), str(folder / "test.svm"), "--indices", str(tmp_path / "i.npy")
+    )
+    assert done.returncode != 0
+    assert "rank 2" in done.stderr and "train.svm" in done.stderr
+    assert not (tmp_path / "i.npy").exists()
+
+
+@needs_mpi
+def test_a_rank_that_dies_ends_all(tmp_path):
+    (tmp_path / "die.py").write_text(
+        "import os, signal, numpy as np\n"
+        "from outcore import ranks\n"
+        "from outcore.neighbors import NearestNeighbors\n"
+        "comm = ranks.mpi('mpi_rma')\n"
+        "if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "NearestNeighbors(2, comm=comm).fit(np.ones((9, 2))).kneighbors()\n"
+    )
+    done = mpirun(2, str(tmp_path / "die.py"))
+    assert done.returncode != 0 and "rank 1" in done.stderr
+
+
+def test_text_is_read_in_parts_that_end_at_lines(tmp_path):
+    lines = [f"{at} 1:{at + 1}" + " 2:1" * (at % 3 == 0) for at in range(50)]
+    (tmp_path / "rows.svm").write_text("\n".join(lines))
+    for parts in (1, 2, 7, 60):
+        read = [oc.import_libsvm(tmp_path / "x", tmp_path / "rows.svm", part=(at, parts)).labels() for at in range(parts)]
+        assert np.concatenate(read).tolist() == list(range(50))
+    with pytest.raises(oc.errors.ArgumentError, match="parts are counted"):
+        oc.import_libsvm(tmp_path / "x", tmp_path / "rows.svm", part=(2, 2))
