@@ -124,11 +124,7 @@ impl Team {
     }
 
     /// The bytes of all ranks, in their order.
-    fn all_gather<'py>(
-        &self,
-        py: Python<'py>,
-        own: Vec<u8>,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn all_gather<'py>(&self, py: Python<'py>, own: Vec<u8>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let found = self.together(py, move |team| team.all_gather(Ok(own)))?;
         let found = found.map_err(to_python)?;
         Ok(found.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
