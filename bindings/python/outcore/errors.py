@@ -47,7 +47,7 @@ def __dir__() -> list[str]:
 
 
 class OutcoreError(Exception):
-    """Any error of this library."""
+    """Any error of this library. Where ranks compute together (`comm=`), `rank` says which of them failed."""
 
     def __init__(self, message: str = "", **fields: Any) -> None:
         super().__init__(message)

@@ -13,9 +13,9 @@ After Ctrl-C on one rank the others get an error at their next message; the same
 
 Examples
 --------
->>> comm = torch.distributed.init_process_group("gloo")                               # under torchrun
+>>> torch.distributed.init_process_group("gloo")                                             # under torchrun
 >>> pca = PCA(50, comm=True).fit(outcore.open("/mnt/ssd/my_rows.npy"))
->>> km = KMeans(100, comm=mpi4py.MPI.COMM_WORLD).fit(outcore.open("/mnt/ssd/my_rows.npy"))
+>>> km = KMeans(100, comm=mpi4py.MPI.COMM_WORLD).fit(outcore.open("/mnt/ssd/my_rows.npy"))   # under mpirun
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ fn vector(weights: Option<PyReadonlyArray1<'_, f64>>) -> Option<Vec<f64>> {
 
 /// Iterations of Lloyd's algorithm from these centres.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "what a fit may be told")]
 pub(crate) fn kmeans_fit(
     py: Python<'_>,
     session: &Session,

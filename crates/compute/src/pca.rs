@@ -105,7 +105,7 @@ pub fn fit(session: &Session, x: Operand, components: Components, seed: u64) -> 
 /// for the components. Where S is larger than the memory of any rank, it stays where it was made, and
 /// products with it are summed.
 ///
-/// Cost: as [`fit`] of the rank's own rows; 8 d^2 bytes a rank sent, twice; or 16 d bytes for each
+/// Cost: as [`fit`] of the rank's own rows; 8 d^2 bytes a rank sent, twice; or 24 d bytes for each
 /// column of the search.
 ///
 /// ```

@@ -308,6 +308,16 @@ pub fn all_reduce<E: Pod>(
 
 /// Returns when all ranks have called it.
 ///
+/// ```
+/// use outcore_core::ranks::{ThreadRanks, barrier};
+///
+/// let ranks = ThreadRanks::new(2);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| barrier(&ranks[0]).unwrap());
+///     barrier(&ranks[1]).unwrap();
+/// });
+/// ```
+///
 /// # Errors
 /// Where the connection fails.
 pub fn barrier(ranks: &dyn Ranks) -> Result<()> {
@@ -387,11 +397,19 @@ pub const SUM_BYTES: usize = 1 << 20;
 ///
 /// ```
 /// use std::sync::Arc;
+/// use outcore_core::Error;
 /// use outcore_core::ranks::{Team, ThreadRanks};
 ///
 /// let alone = Team::new(Arc::new(ThreadRanks::new(1).remove(0)));
 /// let rows = alone.drive(|| alone.all_gather(Ok(vec![4, 2])))?;
 /// assert_eq!((alone.rank(), alone.size(), rows), (0, 1, vec![vec![4, 2]]));
+/// assert_eq!(alone.sum(Ok(vec![1.0, 2.0]))?, [1.0, 2.0]);
+///
+/// let busy = alone.busy();
+/// assert!(alone.is_busy() && !alone.has_failed());
+/// drop(busy);
+/// assert!(alone.alike::<()>(Err(Error::value("no rows"))).is_err());
+/// assert!(alone.has_failed() && alone.broadcast(Ok(vec![1])).is_err());
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
