@@ -436,6 +436,67 @@ mod tests {
         prop::collection::vec(row, 1..count)
     }
 
+    /// Columns that all have, that a few have, and that one has; rows of no entries, and rows that
+    /// are alike.
+    fn uneven(count: u64, seed: u64) -> Vec<Vec<(u64, f32)>> {
+        let row = |row: u64| {
+            let chance = |at: u64| ((row * 31 + seed) * 2_654_435_761 + at * 40_503) >> 7;
+            let value = |column: u64| (chance(column) % 5) as f32 - 1.5;
+            let common = (0..12).filter(|column| chance(*column) % (column + 1) == 0);
+            let rare = [20 + row % 97, 200 + row];
+            match row % 7 {
+                0 => Vec::new(),
+                1 => vec![(3, 1.0)],
+                _ => common
+                    .chain(rare)
+                    .map(|column| (column, value(column)))
+                    .collect(),
+            }
+        };
+        (0..count).map(row).collect()
+    }
+
+    #[test]
+    fn queries_of_several_groups_find_what_a_plain_search_finds() {
+        let (queries, rows) = (uneven(2 * GROUP as u64 + 37, 1), uneven(60, 2));
+        let (q, x, k) = (Rows::of(&queries), Rows::of(&rows), 4);
+        let postings = Postings::new(q.numbered(0)).unwrap();
+        assert!(postings.groups.iter().all(|group| !group.dense.is_empty()));
+        for metric in [Metric::Euclidean, Metric::Cosine, Metric::InnerProduct] {
+            for leaves_out_itself in [false, true] {
+                let mut nearest = vec![Neighbor::NONE; k * queries.len()];
+                let mut scratch = vec![0.0; queries.len()];
+                add_sparse_neighbors(
+                    &mut nearest,
+                    metric,
+                    q.numbered(0),
+                    &postings,
+                    x.numbered(0),
+                    leaves_out_itself,
+                    &mut scratch,
+                    &|| false,
+                )
+                .unwrap();
+                for query in 0..queries.len() {
+                    let mut all: Vec<Neighbor> = (0..rows.len())
+                        .filter(|row| !(leaves_out_itself && *row == query))
+                        .map(|row| Neighbor {
+                            distance: exact(
+                                metric,
+                                q.numbered(0).row(query),
+                                x.numbered(0).row(row),
+                                [q.squares[query], x.squares[row]],
+                            ),
+                            row: row as u64,
+                        })
+                        .collect();
+                    all.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.row.cmp(&b.row)));
+                    assert_eq!(&nearest[query * k..][..k], &all[..k]);
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn sparse_neighbors_are_those_of_a_plain_search(
