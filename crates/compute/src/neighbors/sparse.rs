@@ -14,7 +14,7 @@ use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_l
 
 use super::{Found, NeighborOptions, Side, state_bytes, staying};
 
-/// Queries of a task, at most: a row's products with them stay in the second-level cache.
+/// Queries of a task, at most.
 const BLOCK_QUERIES: u64 = 1 << 14;
 
 pub(super) struct SparseSearch<'a, T> {
@@ -45,18 +45,28 @@ impl<'a, T: Real> SparseSearch<'a, T> {
         }
     }
 
-    /// Bytes of a part in the memory of a task, as rows, and as postings of queries.
-    fn decoded_bytes(lines: u64, entries: u64) -> u64 {
-        let postings = Postings::<T>::held_bytes(entries as usize) as u64;
-        24 * lines + (8 + size_of::<T>() as u64) * entries + postings
+    /// Bytes of a part in the memory of a task.
+    fn decoded_bytes((lines, entries): (u64, u64)) -> u64 {
+        24 * lines + (8 + size_of::<T>() as u64) * entries
     }
 
-    /// Pieces of some bytes and lines together, in whole lines.
-    fn parts(x: &Sparse, share: u64, most_lines: u64) -> Vec<Vec<Piece>> {
+    /// Bytes of queries in the memory of a task, as rows and as postings.
+    fn posted_bytes((lines, entries): (u64, u64)) -> u64 {
+        let postings = Postings::<T>::held_bytes(entries as usize) as u64;
+        Self::decoded_bytes((lines, entries)) + postings
+    }
+
+    /// Pieces of some bytes and lines together, in whole lines; `held`: what a task holds of as many
+    /// lines and entries.
+    fn parts(
+        x: &Sparse,
+        share: u64,
+        most_lines: u64,
+        held: fn((u64, u64)) -> u64,
+    ) -> Vec<Vec<Piece>> {
         let decoded = |pieces: &[Piece]| {
-            let (lines, entries) = measures(pieces);
-            pieces.iter().map(|piece| x.bytes_of(piece)).sum::<u64>()
-                + Self::decoded_bytes(lines, entries)
+            let stored = pieces.iter().map(|piece| x.bytes_of(piece)).sum::<u64>();
+            stored + held(measures(pieces))
         };
         let mut parts = Vec::<Vec<Piece>>::new();
         for lines in whole_lines(&x.pieces(share / 4, |lines| 64 * lines)) {
@@ -102,7 +112,8 @@ impl<T: Real> Side for SparseSearch<'_, T> {
 
     fn blocks(&self) -> Vec<(Vec<Piece>, u64)> {
         let most = self.share() / (3 * state_bytes(self.options.k));
-        Self::parts(self.queries, self.share(), most.clamp(1, BLOCK_QUERIES))
+        let most = most.clamp(1, BLOCK_QUERIES);
+        Self::parts(self.queries, self.share(), most, Self::posted_bytes)
             .into_iter()
             .map(|pieces| {
                 let bytes = pieces
@@ -115,7 +126,7 @@ impl<T: Real> Side for SparseSearch<'_, T> {
     }
 
     fn panels(&self) -> Vec<Vec<Piece>> {
-        Self::parts(self.rows, self.share(), u64::MAX)
+        Self::parts(self.rows, self.share(), u64::MAX, Self::decoded_bytes)
     }
 
     fn numbers(part: &Vec<Piece>) -> Range<u64> {
@@ -139,10 +150,10 @@ impl<T: Real> Side for SparseSearch<'_, T> {
     ) -> Task {
         let parts = [self.part(self.queries, queries), self.part(self.rows, rows)];
         let (m, [q, x]) = (found.queries, [measures(queries), measures(rows)]);
-        let held = Self::decoded_bytes(q.0, q.1) + Self::decoded_bytes(x.0, x.1);
+        let held = Self::posted_bytes(q) + Self::decoded_bytes(x);
         let mut task = Task::new("compare")
             .flops(m as u64 * x.0)
-            .scratch(2 * m * size_of::<T>())
+            .scratch(m * size_of::<T>())
             .held(held as usize);
         for (of, pieces) in [(self.queries, queries), (self.rows, rows)] {
             let regions = pieces.iter().flat_map(|piece| of.regions(plan, piece));
@@ -175,7 +186,7 @@ fn compare<T: Real>(
     let queries = parts[0].decode::<T>(queries)?;
     let rows = parts[1].decode::<T>(rows)?;
     let postings = Postings::new(queries.numbered(parts[0].first))?;
-    let bytes = 2 * found.queries * size_of::<T>();
+    let bytes = found.queries * size_of::<T>();
     Ok(kernels::add_sparse_neighbors(
         found.nearest(state),
         found.metric,
