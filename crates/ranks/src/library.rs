@@ -110,7 +110,9 @@ impl Mpi {
         const LOADED: c_int = 4;
         // SAFETY: initialisers of an MPI library have no conditions.
         let open = |name: &&str, flags| unsafe { Library::open(Some(*name), flags) }.ok();
-        let loaded = NAMES.iter().find_map(|name| open(name, RTLD_NOW | LOADED));
+        let loaded = names()
+            .iter()
+            .find_map(|name| open(name, RTLD_NOW | LOADED));
         let found = || {
             NAMES
                 .iter()
