@@ -50,6 +50,7 @@ __all__ = [
     "memory_allowed",
     "merge_traces",
     "nearest_rows",
+    "nearest_rows_graph",
     "open_matrix",
     "open_raw",
     "open_sparse",
@@ -58,6 +59,7 @@ __all__ = [
     "project",
     "reduce",
     "row_norms",
+    "rows_within",
     "scale",
     "shard_form",
     "sparse_column_statistics",
@@ -222,6 +224,18 @@ def column_statistics(session: Session, x: _Operand) -> Job: ...
 def reduce(session: Session, x: _Operand, how: str) -> Job: ...
 def nearest_rows(
     session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, distances: _Output, numbers: _Output
+) -> Job: ...
+def nearest_rows_graph(
+    session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, has_distances: bool, out: str | None
+) -> Job: ...
+def rows_within(
+    session: Session,
+    rows: _Operand,
+    queries: _Operand | None,
+    radius: float,
+    metric: str,
+    has_distances: bool,
+    out: str | None,
 ) -> Job: ...
 def pca_fit(session: Session, x: _Operand, count: int | None, variance: float | None, seed: int) -> Job: ...
 def affine(

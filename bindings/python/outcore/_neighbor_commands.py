@@ -68,11 +68,12 @@ def knn(
             known = _labels(rows) if labels is None else np.load(labels)
             if known is None:
                 raise ArgumentError(f"{train} has no labels; --labels names a file of them")
-            found = KNeighborsClassifier(neighbors, metric=metric, weights=weights).fit(rows, known).predict(queries)
+            voting = KNeighborsClassifier(neighbors, metric=metric, weights=weights).fit(rows, known)
+            found = voting._predicted(queries, out=(distances, indices))
             np.save(output, found)
             asked = _labels(queries)
             facts["accuracy"] = None if asked is None else float(np.mean(found == asked))
-        if indices is not None or distances is not None:
+        else:
             near = NearestNeighbors(neighbors, metric=metric).fit(rows)
             near.kneighbors(queries, out=(distances, indices))
         facts["search_s"] = time.perf_counter() - began

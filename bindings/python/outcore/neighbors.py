@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +17,8 @@ from . import _native
 from ._array import Array, native_output, result_of
 from ._estimator import Estimator
 from ._plan import Plan, explain
-from ._settings import PathLike
+from ._session import Session
+from ._settings import PathLike, full_path
 from ._sparse import Sparse, native_rows
 from .errors import ArgumentError, ShapeError
 
@@ -25,6 +26,7 @@ __all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
 
 Metric: TypeAlias = Literal["euclidean", "cosine", "inner_product"]
 Weights: TypeAlias = Literal["uniform", "distance"] | Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
+Mode: TypeAlias = Literal["connectivity", "distance"]
 Outputs: TypeAlias = tuple[PathLike | Array | None, PathLike | Array | None]
 
 METRICS = ("euclidean", "cosine", "inner_product")
@@ -62,8 +64,8 @@ class _Neighbors(Estimator):
         self._rows, self.n_samples_fit_ = X, X.shape[0]
         return X
 
-    def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
-        """Distances and numbers of the k nearest rows to each of X, or to each row but itself."""
+    def _count(self, X: Any, k: Any) -> int:
+        """How many neighbours each of X is to have."""
         check_is_fitted(self)
         k = self.n_neighbors if k is None else k
         if not isinstance(k, Integral) or isinstance(k, bool):
@@ -77,16 +79,27 @@ class _Neighbors(Estimator):
                 f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
                 f"n_samples = {others if X is None else X.shape[0]}"
             )
+        return k
+
+    def _sides(self, X: Any) -> tuple[Session, Any, Any]:
+        """The session of a search, its rows, and its queries if they are others."""
+        check_is_fitted(self)
         rows = self._rows
         if X is not None:
             X = self._checked(X, reset=False)
             rows, X = _of_one_type(rows, X)
         session = self._session(rows, X)
+        return session, native_rows(rows, "the rows", session), None if X is None else native_rows(X, "X", session)
+
+    def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
+        """Distances and numbers of the k nearest rows to each of X, or to each row but itself."""
+        k = self._count(X, k)
+        session, rows, queries = self._sides(X)
         distances, numbers = (None, None) if out is None else out
         job = _native.nearest_rows(
             session._inner,
-            native_rows(rows, "the rows", session),
-            None if X is None else native_rows(X, "X", session),
+            rows,
+            queries,
             k,
             self.metric,
             native_output(distances),
@@ -129,9 +142,14 @@ class _Neighbors(Estimator):
         return (distances.numpy(), numbers.numpy()) if return_distance else numbers.numpy()
 
     def kneighbors_graph(
-        self, X: Any = None, n_neighbors: int | None = None, mode: Literal["connectivity", "distance"] = "connectivity"
-    ) -> csr_matrix:
-        """The neighbours of each query as a row of a sparse matrix.
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        mode: Mode = "connectivity",
+        *,
+        out: PathLike | None = None,
+    ) -> csr_matrix | Sparse:
+        """The neighbours of each query as a row of a sparse matrix, nearest first.
 
         Parameters
         ----------
@@ -139,21 +157,29 @@ class _Neighbors(Estimator):
             As of `kneighbors`.
         mode : "connectivity" or "distance"
             What entries are: ones, or distances.
+        out : path, optional
+            A folder for a matrix of any size, which replaces an existing matrix when it is complete.
 
         Returns
         -------
-        SciPy matrix of shape (n_queries, n_samples_fit), CSR, float64
+        SciPy matrix of shape (n_queries, n_samples_fit), CSR, float64; with `out`, a Sparse
+
+        Raises
+        ------
+        ArgumentError, NotFiniteError, NoMemoryError
+            As of `kneighbors`.
         """
-        if mode not in ("connectivity", "distance"):
-            raise ArgumentError(f"mode={mode!r} must be 'connectivity' or 'distance'")
-        distances, numbers = self.kneighbors(X, n_neighbors)
-        count, k = numbers.shape
-        data = distances.ravel() if mode == "distance" else np.ones(count * k)
-        return csr_matrix((data, numbers.ravel(), np.arange(count + 1) * k), shape=(count, self.n_samples_fit_))
+        has_distances = _has_distances(mode)
+        k = self._count(X, n_neighbors)
+        session, rows, queries = self._sides(X)
+        path = None if out is None else full_path(out)
+        job = _native.nearest_rows_graph(session._inner, rows, queries, k, self.metric, has_distances, path)
+        graph = Sparse._result(session, session._run(job, "nearest rows", self.progress))
+        return graph.scipy(progress=self.progress) if out is None else graph
 
 
 class NearestNeighbors(_Neighbors):
-    """The k nearest rows to each query, exactly, whatever the rows and queries take, as scikit-learn's `NearestNeighbors`.
+    """The nearest rows to each query, or those within a radius, exactly, whatever the rows and queries take, as scikit-learn's `NearestNeighbors`.
 
     Every query is compared with every row: by products of blocks first, and again in float64 where these say that a row may be
     among the nearest. The order is total (distance, then number of the row), so every budget and number of threads gives the
@@ -164,6 +190,8 @@ class NearestNeighbors(_Neighbors):
     ----------
     n_neighbors : int
         Neighbours of each query.
+    radius : float
+        The largest distance of `radius_neighbors`.
     metric : "euclidean", "cosine" or "inner_product"
         "cosine" is 1 - cosine, and 1 where one of the two is zero; "inner_product" is the negative product.
     memory : int or str, optional
@@ -189,12 +217,14 @@ class NearestNeighbors(_Neighbors):
     def __init__(
         self,
         n_neighbors: int = 5,
+        radius: float = 1.0,
         *,
         metric: Metric = "euclidean",
         memory: int | str | None = None,
         progress: bool | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
+        self.radius = radius
         self.metric = metric
         self.memory = memory
         self.progress = progress
@@ -210,6 +240,108 @@ class NearestNeighbors(_Neighbors):
         with self._fitting(X) as (X, _, _):
             self._keep_rows(X)
         return self
+
+    def radius_neighbors(
+        self,
+        X: Any = None,
+        radius: float | None = None,
+        return_distance: bool = True,
+        sort_results: bool = False,
+        *,
+        out: PathLike | None = None,
+    ) -> Any:
+        """The rows within a radius of each query, in the order of the rows. Distances are compared in float64.
+
+        Parameters
+        ----------
+        X : Array, Sparse, array_like or sparse matrix of shape (n_queries, n_features), optional
+            Default: the rows themselves, each without itself.
+        radius : float, optional
+            The largest distance; default: that of the estimator.
+        return_distance : bool
+            Whether distances are returned, or stored, too.
+        sort_results : bool
+            Nearest first, and of equal distances the row that comes first. Only in memory, and with distances.
+        out : path, optional
+            A folder for a matrix of any size, as of `radius_neighbors_graph`.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_queries,) of arrays, float64
+            If `return_distance`. Of the metric "inner_product" the negative product.
+        indices : ndarray of shape (n_queries,) of arrays, int64
+            With `out`, a Sparse in place of both.
+
+        Raises
+        ------
+        ArgumentError
+            For a radius that is none, and for what cannot be sorted. NotFiniteError. NoMemoryError, where results do not fit memory.
+        """
+        if sort_results and not return_distance:
+            raise ArgumentError("return_distance must be True if sort_results is True.")
+        graph = self._within(X, radius, return_distance, sort_results, out)
+        if out is not None:
+            return graph
+        indices = _each(graph.indices.astype(np.int64, copy=False), graph.indptr)
+        return (_each(graph.data, graph.indptr), indices) if return_distance else indices
+
+    def radius_neighbors_graph(
+        self,
+        X: Any = None,
+        radius: float | None = None,
+        mode: Mode = "connectivity",
+        sort_results: bool = False,
+        *,
+        out: PathLike | None = None,
+    ) -> csr_matrix | Sparse:
+        """The rows within a radius of each query as a row of a sparse matrix, its entries in the order of the rows.
+
+        Parameters
+        ----------
+        X, radius
+            As of `radius_neighbors`.
+        mode : "connectivity" or "distance"
+            What entries are: ones, or distances.
+        sort_results : bool
+            Entries nearest first: only in memory, and of distances.
+        out : path, optional
+            A folder for a matrix of any size, which replaces an existing matrix when it is complete.
+
+        Returns
+        -------
+        SciPy matrix of shape (n_queries, n_samples_fit), CSR, float64; with `out`, a Sparse
+
+        Raises
+        ------
+        ArgumentError, NotFiniteError, NoMemoryError
+            As of `radius_neighbors`.
+        """
+        has_distances = _has_distances(mode)
+        return self._within(X, radius, has_distances, sort_results and has_distances, out)
+
+    def _within(self, X: Any, radius: Any, has_distances: bool, sort_results: bool, out: PathLike | None) -> Any:
+        radius = self.radius if radius is None else radius
+        if not isinstance(radius, Real) or isinstance(radius, bool) or not float(radius) >= (-np.inf if self._is_product else 0):
+            raise ArgumentError(f"radius={radius!r} must be a number{'' if self._is_product else ' of 0 or more'}")
+        if sort_results and out is not None:
+            raise ArgumentError("sort_results=True sorts in memory; with out, entries come in the order of the rows")
+        session, rows, queries = self._sides(X)
+        path = None if out is None else full_path(out)
+        job = _native.rows_within(session._inner, rows, queries, float(radius), self.metric, has_distances, path)
+        graph = Sparse._result(session, session._run(job, "rows within a radius", self.progress))
+        if out is not None:
+            return graph
+        found = graph.scipy(progress=self.progress)
+        if sort_results:
+            lines = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
+            order = np.lexsort((found.data, lines))
+            found.data, found.indices = found.data[order], found.indices[order]
+            found.has_sorted_indices = False
+        return found
+
+    @property
+    def _is_product(self) -> bool:
+        return self.metric == "inner_product"
 
 
 class _Voting(_Neighbors):
@@ -230,14 +362,14 @@ class _Voting(_Neighbors):
         self.memory = memory
         self.progress = progress
 
-    def _voters(self, X: Any) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """The neighbours of some queries at a time, and the weight of each."""
+    def _voters(self, X: Any, out: Outputs | None = None) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """The neighbours of some queries at a time, and the weight of each; `out` as of `kneighbors`."""
         weights = self.weights
         if weights not in ("uniform", "distance") and not callable(weights):
             raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance' or a function")
         if weights == "distance" and self.metric == "inner_product":
             raise ArgumentError("weights='distance' needs distances; products of metric='inner_product' are none")
-        distances, numbers = self._nearest(X, None)
+        distances, numbers = self._nearest(X, None, out)
         step = max(1, VOTES_BYTES // (16 * numbers.shape[1]))
         for start in range(0, len(numbers), step):
             found = numbers[start : start + step]
@@ -313,8 +445,12 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
         -------
         ndarray of shape (n_queries,)
         """
+        return self._predicted(X)
+
+    def _predicted(self, X: Any, out: Outputs | None = None) -> npt.NDArray[Any]:
+        """The same, and the neighbours that voted go to `out`."""
         check_is_fitted(self)
-        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(X)]
+        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(X, out)]
         return np.asarray(self.classes_[np.concatenate(parts) if parts else np.empty(0, np.intp)])
 
     def _votes(self, numbers: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -387,6 +523,20 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _has_distances(mode: Mode) -> bool:
+    if mode not in ("connectivity", "distance"):
+        raise ArgumentError(f"mode={mode!r} must be 'connectivity' or 'distance'")
+    return mode == "distance"
+
+
+def _each(values: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array of the arrays between some places."""
+    found = np.empty(len(offsets) - 1, object)
+    for number in range(len(found)):
+        found[number] = values[offsets[number] : offsets[number + 1]]
+    return found
 
 
 def _targets(X: Any, y: Any) -> npt.NDArray[Any]:

@@ -1,7 +1,10 @@
 //! `outcore.neighbors`: the nearest rows to each query.
 
+use std::path::PathBuf;
+
 use outcore::kernels::Metric;
-use outcore::neighbors::{self, NeighborOptions, NeighborOutputs};
+use outcore::neighbors::{self, NeighborOptions, NeighborOutputs, RadiusOptions};
+use outcore::pass::Rows;
 use pyo3::prelude::*;
 
 use crate::error::argument;
@@ -26,14 +29,8 @@ pub(crate) fn nearest_rows(
     distances: Option<Bound<'_, PyAny>>,
     numbers: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
-    let metric = match metric {
-        "euclidean" => Metric::Euclidean,
-        "cosine" => Metric::Cosine,
-        "inner_product" => Metric::InnerProduct,
-        other => return Err(argument(format!("there is no metric {other:?}"))),
-    };
-    let (session, rows) = (session.get()?, sparse::rows(rows)?);
-    let queries = queries.as_ref().map(sparse::rows).transpose()?;
+    let (session, metric) = (session.get()?, metric_of(metric)?);
+    let (rows, queries) = sides(rows, queries)?;
     let outputs = NeighborOutputs {
         distances: output(distances)?,
         rows: output(numbers)?,
@@ -47,4 +44,73 @@ pub(crate) fn nearest_rows(
             Ok(pair.into_pyobject(py)?.into_any().unbind())
         },
     )
+}
+
+/// The same as a sparse matrix; `out` is a path, or None for scratch.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and what to make of it"
+)]
+pub(crate) fn nearest_rows_graph(
+    py: Python<'_>,
+    session: &Session,
+    rows: &Bound<'_, PyAny>,
+    queries: Option<Bound<'_, PyAny>>,
+    k: u64,
+    metric: &str,
+    has_distances: bool,
+    out: Option<PathBuf>,
+) -> PyResult<Job> {
+    let (session, metric) = (session.get()?, metric_of(metric)?);
+    let (rows, queries) = sides(rows, queries)?;
+    let options = NeighborOptions { k, metric };
+    Job::plan(
+        py,
+        || neighbors::nearest_rows_graph(session, rows, queries, options, has_distances, out),
+        sparse::made,
+    )
+}
+
+/// The rows within a radius of each query, as a sparse matrix.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and what to make of it"
+)]
+pub(crate) fn rows_within(
+    py: Python<'_>,
+    session: &Session,
+    rows: &Bound<'_, PyAny>,
+    queries: Option<Bound<'_, PyAny>>,
+    radius: f64,
+    metric: &str,
+    has_distances: bool,
+    out: Option<PathBuf>,
+) -> PyResult<Job> {
+    let (session, metric) = (session.get()?, metric_of(metric)?);
+    let (rows, queries) = sides(rows, queries)?;
+    let options = RadiusOptions { radius, metric };
+    Job::plan(
+        py,
+        || neighbors::rows_within(session, rows, queries, options, has_distances, out),
+        sparse::made,
+    )
+}
+
+fn metric_of(name: &str) -> PyResult<Metric> {
+    match name {
+        "euclidean" => Ok(Metric::Euclidean),
+        "cosine" => Ok(Metric::Cosine),
+        "inner_product" => Ok(Metric::InnerProduct),
+        other => Err(argument(format!("there is no metric {other:?}"))),
+    }
+}
+
+fn sides(
+    rows: &Bound<'_, PyAny>,
+    queries: Option<Bound<'_, PyAny>>,
+) -> PyResult<(Rows, Option<Rows>)> {
+    let queries = queries.as_ref().map(sparse::rows).transpose()?;
+    Ok((sparse::rows(rows)?, queries))
 }

@@ -7,6 +7,7 @@
 //! library that makes the products.
 #![forbid(unsafe_code)]
 
+mod found;
 mod sparse;
 
 use bytemuck::{Pod, Zeroable};
@@ -15,7 +16,10 @@ use faer::MatRef;
 use crate::view::row_slice;
 use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view_mut};
 
-pub use sparse::{Postings, SparseNumberedRows, add_sparse_neighbors};
+use found::{Found, Nearest};
+
+pub use found::{Pair, Within};
+pub use sparse::{Postings, SparseNumberedRows, add_sparse_neighbors, add_sparse_within};
 
 /// Columns of a product that are compared with the limit together.
 const COMPARED: usize = 64;
@@ -130,25 +134,90 @@ pub fn add_neighbors<T: Real>(
     blas: &Blas,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    let ((m, d), n) = (queries.values.shape(), rows.values.nrows());
-    let fits = rows.values.ncols() == d
-        && (queries.squares.len(), rows.squares.len()) == (m, n)
-        && nearest.len().is_multiple_of(m.max(1))
-        && scratch.len() >= tile.scratch();
-    if !fits {
+    let m = queries.values.nrows();
+    let Some(mut found) = Nearest::new(nearest, m) else {
+        let (m, nearest) = (queries.values.shape(), nearest.len());
         return Err(Error::shape(
             "add_neighbors",
+            &[("queries", &m), ("nearest", &nearest)],
+        ));
+    };
+    match found.k {
+        0 => Ok(()),
+        _ => add(
+            &mut found,
+            metric,
+            (queries, rows, leaves_out_itself),
+            tile,
+            scratch,
+            (blas, stop),
+        ),
+    }
+}
+
+/// Adds the rows within a radius of each query to a list of pairs, as [`add_neighbors`] does the
+/// nearest. Pairs of a query come in the order of the rows.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: the pairs depend on the values only.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and where to work"
+)]
+pub fn add_within<T: Real>(
+    within: &mut Within<'_>,
+    queries: NumberedRows<'_, T>,
+    rows: NumberedRows<'_, T>,
+    leaves_out_itself: bool,
+    tile: NeighborTile,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    if within.counts.len() != queries.values.nrows() {
+        return Err(Error::shape(
+            "add_within",
             &[
                 ("queries", &queries.values.shape()),
-                ("rows", &rows.values.shape()),
-                ("nearest", &nearest.len()),
-                ("scratch", &scratch.len()),
+                ("counts", &within.counts.len()),
             ],
         ));
     }
-    let k = nearest.len() / m.max(1);
-    if k == 0 {
-        return Ok(());
+    let metric = within.metric;
+    add(
+        within,
+        metric,
+        (queries, rows, leaves_out_itself),
+        tile,
+        scratch,
+        (blas, stop),
+    )
+}
+
+/// Compares some rows with some queries, tile by tile.
+fn add<T: Real>(
+    found: &mut impl Found,
+    metric: Metric,
+    (queries, rows, leaves_out_itself): (NumberedRows<'_, T>, NumberedRows<'_, T>, bool),
+    tile: NeighborTile,
+    scratch: &mut [T],
+    (blas, stop): (&Blas, &dyn Fn() -> bool),
+) -> Result<(), Error> {
+    let ((m, d), n) = (queries.values.shape(), rows.values.nrows());
+    let fits = rows.values.ncols() == d
+        && (queries.squares.len(), rows.squares.len()) == (m, n)
+        && scratch.len() >= tile.scratch();
+    if !fits {
+        return Err(Error::shape(
+            "neighbors",
+            &[
+                ("queries", &queries.values.shape()),
+                ("rows", &rows.values.shape()),
+                ("scratch", &scratch.len()),
+            ],
+        ));
     }
     let (products, of_rows) = scratch.split_at_mut(tile.queries * tile.rows);
     let (scales, offsets) = of_rows.split_at_mut(tile.rows);
@@ -194,7 +263,7 @@ pub fn add_neighbors<T: Real>(
             for (query, products) in products.chunks_exact(count).enumerate() {
                 let number = queries.first + (left + query) as u64;
                 compared.add_to(
-                    &mut nearest[(left + query) * k..][..k],
+                    (found, left + query),
                     products,
                     (values, query),
                     queries.squares[left + query],
@@ -215,21 +284,18 @@ struct Compared<'a, T: Real> {
 }
 
 impl<T: Real> Compared<'_, T> {
-    /// Adds the rows to the nearest of one query. What a product says of a row is
+    /// Adds the rows to what one query has found. What a product says of a row is
     /// `product * scale + offset`, which is small where the row is near.
     fn add_to(
         &self,
-        nearest: &mut [Neighbor],
+        (found, number): (&mut impl Found, usize),
         products: &[T],
         (queries, query): (MatRef<'_, T>, usize),
         square: f64,
         left_out: Option<u64>,
     ) {
-        let limit = |nearest: &[Neighbor]| {
-            let last = nearest.last().map_or(f64::INFINITY, |last| last.distance);
-            T::of(self.bounds.limit::<T>(last, square))
-        };
-        let mut least = limit(nearest);
+        let limit = |last: f64| T::of(self.bounds.limit::<T>(last, square));
+        let mut least = limit(found.last(number));
         for start in (0..products.len()).step_by(COMPARED) {
             let end = (start + COMPARED).min(products.len());
             let (scales, offsets) = (&self.scales[start..end], &self.offsets[start..end]);
@@ -248,8 +314,8 @@ impl<T: Real> Compared<'_, T> {
                     .bounds
                     .metric
                     .exact(q, square, x, self.rows.squares[at]);
-                if (Neighbor { distance, row }).put_into(nearest) {
-                    least = limit(nearest);
+                if found.take(number, Neighbor { distance, row }) {
+                    least = limit(found.last(number));
                 }
             }
         }
