@@ -223,7 +223,14 @@ def column_norms(session: Session, x: _Operand, norm: str) -> Job: ...
 def column_statistics(session: Session, x: _Operand) -> Job: ...
 def reduce(session: Session, x: _Operand, how: str) -> Job: ...
 def nearest_rows(
-    session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, distances: _Output, numbers: _Output
+    session: Session,
+    rows: _Operand,
+    queries: _Operand | None,
+    k: int,
+    metric: str,
+    distances: _Output,
+    numbers: _Output,
+    checkpoint: tuple[str, str] | None = None,
 ) -> Job: ...
 def nearest_rows_graph(
     session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, has_distances: bool, out: str | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
@@ -19,7 +21,7 @@ from ._estimator import Estimator
 from ._plan import Plan, explain
 from ._session import Session
 from ._settings import PathLike, full_path
-from ._sparse import Sparse, native_rows
+from ._sparse import Sparse, is_scipy, native_rows
 from .errors import ArgumentError, ShapeError
 
 __all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
@@ -91,7 +93,7 @@ class _Neighbors(Estimator):
         session = self._session(rows, X)
         return session, native_rows(rows, "the rows", session), None if X is None else native_rows(X, "X", session)
 
-    def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
+    def _nearest(self, X: Any, k: Any, out: Outputs | None = None, checkpoint: PathLike | None = None) -> tuple[Array, Array]:
         """Distances and numbers of the k nearest rows to each of X, or to each row but itself."""
         k = self._count(X, k)
         session, rows, queries = self._sides(X)
@@ -104,12 +106,19 @@ class _Neighbors(Estimator):
             self.metric,
             native_output(distances),
             native_output(numbers),
+            None if checkpoint is None else (full_path(checkpoint), f"{_identity(self._rows)}; {_identity(X)}"),
         )
         found = session._run(job, "nearest rows", self.progress)
         return result_of(session, found[0], distances), result_of(session, found[1], numbers)
 
     def kneighbors(
-        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True, *, out: Outputs | None = None
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        return_distance: bool = True,
+        *,
+        out: Outputs | None = None,
+        checkpoint: PathLike | None = None,
     ) -> Any:
         """The nearest rows, nearest first; of equal distances, the row that comes first.
 
@@ -123,6 +132,10 @@ class _Neighbors(Estimator):
             Whether distances are returned too.
         out : (path, Array or None, path, Array or None), optional
             Where distances and numbers of rows go, float64 and int64, which may be more than fits memory; None: to scratch.
+        checkpoint : path, optional
+            A folder where groups of queries that are done are kept until all are: a search that was killed, called again, goes
+            on from there and gives the same bytes. Results are then written twice, and rows that look for each other each meet
+            all others.
 
         Returns
         -------
@@ -134,9 +147,10 @@ class _Neighbors(Estimator):
         Raises
         ------
         ArgumentError
-            For more neighbours than rows. NotFiniteError. NoMemoryError, where results do not fit memory.
+            For more neighbours than rows, and for a checkpoint of another search. NotFiniteError. NoMemoryError, where results do
+            not fit memory.
         """
-        distances, numbers = self._nearest(X, n_neighbors, out)
+        distances, numbers = self._nearest(X, n_neighbors, out, checkpoint)
         if out is not None:
             return (distances, numbers) if return_distance else numbers
         return (distances.numpy(), numbers.numpy()) if return_distance else numbers.numpy()
@@ -179,12 +193,12 @@ class _Neighbors(Estimator):
 
 
 class NearestNeighbors(_Neighbors):
-    """The nearest rows to each query, or those within a radius, exactly, whatever the rows and queries take, as scikit-learn's `NearestNeighbors`.
+    """The nearest rows to each query, or those within a radius, exactly, as scikit-learn's `NearestNeighbors`.
 
-    Every query is compared with every row: by products of blocks first, and again in float64 where these say that a row may be
-    among the nearest. The order is total (distance, then number of the row), so every budget and number of threads gives the
-    same bytes. Takes `outcore.Array`, `outcore.Sparse` and what scikit-learn's takes; rows and queries are both dense, or both
-    sparse.
+    Rows and queries may take more than memory. Every query is compared with every row: by products of blocks first, and again in
+    float64 where these say that a row may be near enough. The order is total (distance, then number of the row), so every budget
+    and number of threads gives the same bytes. Takes `outcore.Array`, `outcore.Sparse` and what scikit-learn's takes; rows and
+    queries are both dense, or both sparse.
 
     Parameters
     ----------
@@ -205,8 +219,9 @@ class NearestNeighbors(_Neighbors):
 
     Notes
     -----
-    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups. Of
-    sparse rows only entries are multiplied that a row and a query have in common.
+    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups. Dense
+    rows that look for each other (`kneighbors()`) meet once for both, with the lists of later groups in scratch. Of sparse rows
+    only entries are multiplied that a row and a query have in common.
 
     Examples
     --------
@@ -275,7 +290,8 @@ class NearestNeighbors(_Neighbors):
         Raises
         ------
         ArgumentError
-            For a radius that is none, and for what cannot be sorted. NotFiniteError. NoMemoryError, where results do not fit memory.
+            For a radius that is none, and for what cannot be sorted. NotFiniteError. NoMemoryError, where results do not fit
+            memory.
         """
         if sort_results and not return_distance:
             raise ArgumentError("return_distance must be True if sort_results is True.")
@@ -523,6 +539,27 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _identity(x: Any) -> str:
+    """What tells whether rows are the same: of a file its name, size and time, of memory its bytes."""
+    if x is None:
+        return "each other"
+    if not isinstance(x, (Array, Sparse)):
+        parts = [x.data, x.indices, x.indptr] if is_scipy(x) else [np.ascontiguousarray(x)]
+        digest = hashlib.blake2b()
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).reshape(-1).data)
+        return f"{x.shape} {x.dtype} {digest.hexdigest()}"
+    path = x._file
+    if path is None:
+        raise ArgumentError(f"{x!r} has no name, so that a checkpoint cannot tell it from others; store it under one")
+    try:
+        files = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else [path]
+        facts = [os.stat(file) for file in files]
+    except OSError as error:
+        raise ArgumentError(f"{x!r} is no file whose time tells a checkpoint whether it is the same ({error})") from None
+    return f"{x!r} {x.__reduce__()[1]!r} {[(fact.st_size, fact.st_mtime_ns) for fact in facts]}"
 
 
 def _has_distances(mode: Mode) -> bool:

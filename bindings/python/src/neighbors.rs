@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use outcore::kernels::Metric;
-use outcore::neighbors::{self, NeighborOptions, NeighborOutputs, RadiusOptions};
+use outcore::neighbors::{self, Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions};
 use outcore::pass::Rows;
 use pyo3::prelude::*;
 
@@ -13,7 +13,8 @@ use crate::matrix::{self, output};
 use crate::session::Session;
 use crate::sparse;
 
-/// The k nearest of the rows to each query, or to each row but itself: distances and numbers.
+/// The k nearest of the rows to each query, or to each row but itself: distances and numbers. A
+/// checkpoint is a folder, and what the rows and queries are.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -28,12 +29,14 @@ pub(crate) fn nearest_rows(
     metric: &str,
     distances: Option<Bound<'_, PyAny>>,
     numbers: Option<Bound<'_, PyAny>>,
+    checkpoint: Option<(PathBuf, String)>,
 ) -> PyResult<Job> {
     let (session, metric) = (session.get()?, metric_of(metric)?);
     let (rows, queries) = sides(rows, queries)?;
     let outputs = NeighborOutputs {
         distances: output(distances)?,
         rows: output(numbers)?,
+        checkpoint: checkpoint.map(|(path, search)| Checkpoint { path, search }),
     };
     let options = NeighborOptions { k, metric };
     Job::plan(

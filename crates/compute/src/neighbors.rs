@@ -4,7 +4,8 @@
 //! Shapes: the rows are n x d, the queries m x d, both dense or both sparse; both results m x k.
 //! Cost: as many queries as half of the memory takes meet all rows at a time, so the rows are read
 //! once for each of these groups; 2mnd flops of dense rows, of sparse ones what they have in common.
-//! Nothing of the size m x n is held or written.
+//! Dense rows that look for each other do so in half of that: see `mutual`. Nothing of the size m x n
+//! is held or written.
 //!
 //! ```text
 //!   group of queries   block 0   block 1   ...      in memory, with the k nearest of each so far
@@ -18,7 +19,9 @@
 
 mod dense;
 mod grown;
+mod mutual;
 mod nearest;
+mod resumed;
 mod sparse;
 mod within;
 
@@ -51,6 +54,18 @@ pub struct NeighborOutputs {
     pub distances: Output,
     /// Numbers of the rows.
     pub rows: Output,
+    /// Where a search that was interrupted is gone on with.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// How far a search is, and what it has found: kept after each group of queries, durably, until the
+/// results are whole. What is there of the same search is gone on with, to the same bytes.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The folder, which is there (under another name) only meanwhile.
+    pub path: PathBuf,
+    /// What the rows and queries are: one of others is refused.
+    pub search: String,
 }
 
 /// What is looked for within a radius.
@@ -104,7 +119,8 @@ macro_rules! with_side {
 /// ```
 ///
 /// # Errors
-/// [`Error::Value`] for more neighbours than there are rows, [`Error::NotFinite`];
+/// [`Error::Value`] for more neighbours than there are rows, and for a checkpoint of another search;
+/// [`Error::NotFinite`];
 /// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`]; what keeps the outputs from being
 /// made.
 pub fn nearest_rows(
@@ -267,6 +283,9 @@ trait Side: Clone + Send + 'static {
     /// How many rows there are.
     fn rows(&self) -> u64;
 
+    /// How many columns they have.
+    fn width(&self) -> u64;
+
     /// Some of the queries by themselves, under the same numbers.
     fn of_queries(&self, range: Range<u64>) -> Result<Self>;
 
@@ -297,6 +316,16 @@ trait Side: Clone + Send + 'static {
         rows: &Self::Part,
         sought: Sought,
     ) -> Task;
+
+    /// Where rows look for each other: their blocks, of which two can meet in one task. Else none.
+    fn mutual_blocks(&self, _bytes_beside: u64) -> Option<Vec<(Self::Part, u64)>> {
+        None
+    }
+
+    /// A task in which two of these blocks meet; its last blocks are for what each finds.
+    fn meet_each_other(&self, _: &mut Plan, _: [&Self::Part; 2], _: [Sought; 2]) -> Task {
+        unreachable!("there are no such blocks")
+    }
 }
 
 /// As many of some blocks, from the first on, as may take `most` bytes together, at least one.
@@ -322,14 +351,7 @@ fn meet<S: Side>(
     blocks: &[(S::Part, Sought)],
     panels: &[S::Part],
 ) -> Result<Vec<Region>> {
-    let states: Vec<Region> = blocks
-        .iter()
-        .enumerate()
-        .map(|(number, (_, sought))| {
-            let bytes = sought.bytes();
-            Region::span(plan.volatile(format!("found {number}"), bytes), 0, bytes)
-        })
-        .collect();
+    let states = state_regions(plan, blocks.iter().map(|(_, sought)| *sought));
     for (number, panel) in panels.iter().enumerate() {
         for ((queries, sought), state) in blocks.iter().zip(&states) {
             go_on()?;
@@ -345,6 +367,17 @@ fn meet<S: Side>(
         }
     }
     Ok(states)
+}
+
+/// Memory for what blocks of queries find.
+fn state_regions(plan: &mut Plan, sought: impl Iterator<Item = Sought>) -> Vec<Region> {
+    sought
+        .enumerate()
+        .map(|(number, sought)| {
+            let bytes = sought.bytes();
+            Region::span(plan.volatile(format!("found {number}"), bytes), 0, bytes)
+        })
+        .collect()
 }
 
 /// What queries may take that meet all rows together, beside what tasks and others hold; as much is

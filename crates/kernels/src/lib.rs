@@ -76,8 +76,8 @@ pub use nearest::{
 };
 pub use neighbors::{
     Metric, Neighbor, NeighborTile, NumberedRows, Pair, Postings, SparseNumberedRows, Within,
-    add_neighbors, add_sparse_neighbors, add_sparse_within, add_within, neighbors_reference,
-    squares_of_rows,
+    add_mutual_neighbors, add_neighbors, add_sparse_neighbors, add_sparse_within, add_within,
+    neighbors_reference, squares_of_rows,
 };
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Real, RealType};

@@ -51,7 +51,7 @@ impl<T: Real> DenseSearch<T> {
     fn tile(&self, queries: u64) -> NeighborTile {
         let elements = MemorySplit::new(&self.session).compared_bytes() / size_of::<T>() as u64;
         let queries = queries.min(TILE_QUERIES);
-        let rows = (elements / (queries + 2)).clamp(16, TILE_ROWS);
+        let rows = (elements / (queries + 3)).clamp(16, TILE_ROWS);
         NeighborTile {
             queries: queries as usize,
             rows: rows.min(self.rows.rows().max(1)) as usize,
@@ -76,6 +76,10 @@ impl<T: Real> Side for DenseSearch<T> {
 
     fn rows(&self) -> u64 {
         self.rows.rows()
+    }
+
+    fn width(&self) -> u64 {
+        self.rows.cols()
     }
 
     fn of_queries(&self, range: Range<u64>) -> Result<Self> {
@@ -123,6 +127,34 @@ impl<T: Real> Side for DenseSearch<T> {
             false => self.queries.stored_bytes() / self.queries.rows().max(1),
         };
         self.rows.stored_bytes() + others * (queries.end - queries.start)
+    }
+
+    fn mutual_blocks(&self, bytes_beside: u64) -> Option<Vec<(Range<u64>, u64)>> {
+        let row_bytes = self.queries.cols() * size_of::<T>() as u64;
+        let count = (self.queries.rows() / 64).max(BLOCK_QUERIES[0]);
+        // A group, and as much again of blocks that it meets, many of them at a time.
+        let most = self.staying(0).left() / 16 / (row_bytes + bytes_beside).max(1);
+        let cut = cut(self.range.clone(), most.clamp(1, count)).into_iter();
+        let blocks = cut.map(|rows| (rows.clone(), row_bytes * (rows.end - rows.start)));
+        self.of_themselves.then(|| blocks.collect())
+    }
+
+    fn meet_each_other(
+        &self,
+        plan: &mut Plan,
+        [one, other]: [&Range<u64>; 2],
+        sought: [Sought; 2],
+    ) -> Task {
+        let parts = [one, other].map(|rows| self.part(plan, &self.rows, rows.clone()));
+        let (m, n, d) = (sought[0].queries, sought[1].queries, parts[0].tile.cols);
+        let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
+        let task = Task::new("meet")
+            .read(parts[0].tile.region)
+            .read(parts[1].tile.region)
+            .flops(kernels::gemm_flops(m, n, d))
+            .scratch(tile.scratch() * size_of::<T>())
+            .held(tile.held_bytes::<T>(d, &blas) + 8 * (m + n));
+        task.run(move |cx| meet::<T>(&parts, sought, tile, &blas, cx))
     }
 
     fn compare(
@@ -181,6 +213,37 @@ impl Part {
             },
         })
     }
+}
+
+/// Two blocks of rows that look for each other.
+fn meet<T: Real>(
+    parts: &[Part; 2],
+    sought: [Sought; 2],
+    tile: NeighborTile,
+    blas: &Blas,
+    cx: &mut Context<'_>,
+) -> std::result::Result<(), TaskError> {
+    let [one, other, of_one, of_other] = cx.blocks else {
+        unreachable!("four were declared")
+    };
+    let views = [parts[0].tile.of::<T>(one)?, parts[1].tile.of::<T>(other)?];
+    let squares = [parts[0].squares(views[0])?, parts[1].squares(views[1])?];
+    let [one, other] = [0, 1].map(|side: usize| NumberedRows {
+        values: views[side],
+        squares: &squares[side],
+        first: parts[side].first,
+    });
+    let bytes = tile.scratch() * size_of::<T>();
+    Ok(kernels::add_mutual_neighbors(
+        [sought[0].nearest(of_one), sought[1].nearest(of_other)],
+        sought[0].metric,
+        one,
+        other,
+        tile,
+        bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]),
+        blas,
+        &|| cx.cancelled.load(Ordering::Relaxed),
+    )?)
 }
 
 /// How blocks are compared.

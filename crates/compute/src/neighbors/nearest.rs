@@ -5,19 +5,20 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use outcore_core::{DType, Error, Job, Order, RealType, Result, Session, Stage};
-use outcore_engine::{Context, Plan, Region, Task, TaskError};
+use outcore_engine::{Context, Extent, Plan, Region, Task, TaskError};
 use outcore_kernels::Neighbor;
 use outcore_matrix::sparse::{NewSparse, SparseShape};
-use outcore_matrix::{Array, Compressed, Sparse, Target, Tile};
+use outcore_matrix::{Array, Compressed, Layout, Sparse, Target, Tile};
 
 use super::{NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Wanted, groups, meet};
+use super::{mutual, resumed};
 
-const NAME: &str = "nearest rows";
+pub(super) const NAME: &str = "nearest rows";
 
 /// Where neighbours go.
 pub(super) enum Into<'a> {
     /// Distances and numbers.
-    Arrays([&'a Target; 2]),
+    Arrays([(Extent, Layout); 2]),
     /// A row of each query.
     Graph(&'a NewSparse),
 }
@@ -43,7 +44,13 @@ pub(super) fn arrays<S: Side>(
     };
     let distances = target(outputs.distances, DType::F64)?;
     let rows = target(outputs.rows, DType::I64)?;
-    let plans = plans(side, first, options, &Into::Arrays([&distances, &rows]))?;
+    if let Some(checkpoint) = outputs.checkpoint {
+        let targets = [distances, rows];
+        return resumed::arrays(session, side, first, options, targets, checkpoint);
+    }
+    let of = |target: &Target| (target.extent.clone(), target.array.layout());
+    let into = Into::Arrays([of(&distances), of(&rows)]);
+    let plans = plans(session, side, first, options, &into)?;
     distances.job_beside(rows, session, plans, run_all)
 }
 
@@ -72,7 +79,7 @@ pub(super) fn graph<S: Side>(
         cx.blocks[0].slice_mut::<i64>().fill(0);
         Ok(())
     }));
-    let plans = plans(side, first, options, &Into::Graph(&new))?;
+    let plans = plans(session, side, first, options, &Into::Graph(&new))?;
     Job::driven(session, plans, move |stage, plans| {
         run_all(stage, plans)?;
         new.finish(&|| stage.is_cancelled())
@@ -91,22 +98,19 @@ fn run_all(stage: &mut Stage, plans: Vec<Plan>) -> Result<()> {
 
 /// A plan for each group of queries; the first begins with what there is already.
 fn plans<S: Side>(
+    session: &Session,
     side: &S,
     first: Plan,
     options: NeighborOptions,
     into: &Into<'_>,
 ) -> Result<Vec<Plan>> {
-    // Neighbours, and the results that they become.
-    let beside = 3 * options.k * NEIGHBOR_BYTES;
-    let blocks = side.blocks(beside).into_iter().map(|(block, bytes)| {
-        let queries = side.numbers(&block);
-        (block, bytes + beside * (queries.end - queries.start))
-    });
-    let groups = groups(blocks, side.staying(0).left());
+    let mut next = Some(first);
+    if let Some(plans) = mutual::plans(session, side, &mut next, options, into)? {
+        return Ok(plans);
+    }
     let panels = side.panels(0);
     let mut plans = Vec::new();
-    let mut next = Some(first);
-    for group in groups {
+    for group in groups_of(side, options.k) {
         let mut plan = next.take().unwrap_or_else(|| Plan::new(NAME));
         add_group(side, &mut plan, group, &panels, options, into)?;
         plans.push(plan);
@@ -115,7 +119,18 @@ fn plans<S: Side>(
     Ok(plans)
 }
 
-fn add_group<S: Side>(
+/// Blocks of queries that meet all rows together.
+pub(super) fn groups_of<S: Side>(side: &S, k: u64) -> Vec<Vec<S::Part>> {
+    // Neighbours, and the results that they become.
+    let beside = 3 * k * NEIGHBOR_BYTES;
+    let blocks = side.blocks(beside).into_iter().map(|(block, bytes)| {
+        let queries = side.numbers(&block);
+        (block, bytes + beside * (queries.end - queries.start))
+    });
+    groups(blocks, side.staying(0).left())
+}
+
+pub(super) fn add_group<S: Side>(
     side: &S,
     plan: &mut Plan,
     group: Vec<S::Part>,
@@ -146,13 +161,19 @@ fn add_group<S: Side>(
 
 impl Into<'_> {
     /// Adds the task that writes the neighbours of some queries.
-    fn put(&self, plan: &mut Plan, queries: Range<u64>, (sought, k): (Sought, u64), state: Region) {
+    pub(super) fn put(
+        &self,
+        plan: &mut Plan,
+        queries: Range<u64>,
+        (sought, k): (Sought, u64),
+        state: Region,
+    ) {
         let task = Task::new("put").read(state);
         match self {
             Into::Arrays(targets) => {
-                let tiles = targets.map(|target| {
-                    let extent = plan.extent(&target.extent);
-                    let layout = target.array.layout();
+                let tiles = [0, 1].map(|side: usize| {
+                    let (extent, layout) = &targets[side];
+                    let extent = plan.extent(extent);
                     layout.tile(extent, queries.clone(), 0..k)
                 });
                 let task = tiles

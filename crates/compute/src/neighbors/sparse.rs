@@ -102,6 +102,10 @@ impl<T: Real> Side for SparseSearch<T> {
         self.rows.rows()
     }
 
+    fn width(&self) -> u64 {
+        self.rows.cols()
+    }
+
     fn of_queries(&self, range: Range<u64>) -> Result<Self> {
         let lines = range.start - self.first..range.end - self.first;
         Ok(SparseSearch {

@@ -57,7 +57,12 @@ pub(super) fn graph<S: Side>(
     plan.hold(held_bytes);
     Job::driven(session, vec![plan], move |stage, _| {
         drop(first);
-        let mut grown = Grown::make(&search.session, out.as_deref(), search.side.rows(), has_distances)?;
+        let mut grown = Grown::make(
+            &search.session,
+            out.as_deref(),
+            search.side.rows(),
+            has_distances,
+        )?;
         match search.run(stage, &mut grown) {
             Ok(()) => grown.finish(stage),
             Err(error) => {
@@ -116,15 +121,20 @@ impl<S: Side> Search<S> {
         if self.next == m {
             return Ok(None);
         }
-        let mut end = m;
-        if !self.known.is_empty() {
-            let mut filled = 0;
-            let fits = |pairs: &&u64| {
-                filled += **pairs * PAIR_BYTES;
-                filled <= self.room
-            };
-            end = self.next + self.known.iter().take_while(fits).count() as u64;
-        }
+        let end = match self.known.is_empty() {
+            true => {
+                let each = 8 + self.pairs_each * PAIR_BYTES;
+                m.min(self.next + (self.room / each).max(1))
+            }
+            false => {
+                let mut filled = 0;
+                let fits = |pairs: &&u64| {
+                    filled += **pairs * PAIR_BYTES;
+                    filled <= self.room
+                };
+                self.next + self.known.iter().take_while(fits).count() as u64
+            }
+        };
         let side = self.side.of_queries(self.next..end)?;
         let pairs = |queries: &Range<u64>| match self.known.is_empty() {
             true => (queries.end - queries.start) * self.pairs_each,
@@ -207,7 +217,9 @@ impl<S: Side> Search<S> {
         }
         if !was_known {
             // Half as many again, since queries differ.
-            self.pairs_each = (found * 3 / 2).div_ceil(queries.max(1)).max(PAIRS[0]);
+            let each = (found * 3 / 2).div_ceil(queries.max(1));
+            let most = (self.room / PAIR_BYTES).max(PAIRS[0]);
+            self.pairs_each = each.clamp(PAIRS[0], most);
         }
         Ok(())
     }
@@ -278,6 +290,7 @@ impl<'a> Pairs<'a> {
         let order = self.by_query();
         let mut rest = &order[..];
         for &count in self.counts {
+            stage.check()?;
             let (row, others) = rest.split_at(count as usize);
             rest = others;
             for some in row.chunks(STEP) {
@@ -285,7 +298,7 @@ impl<'a> Pairs<'a> {
             }
             grown.end_row()?;
         }
-        stage.check()
+        Ok(())
     }
 
     /// The numbers of pairs by query, those of each in the order of the rows.

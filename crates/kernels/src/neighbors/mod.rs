@@ -98,7 +98,7 @@ pub struct NeighborTile {
 impl NeighborTile {
     /// Elements of scratch.
     pub fn scratch(&self) -> usize {
-        self.queries * self.rows + 2 * self.rows
+        self.queries * self.rows + 3 * self.rows
     }
 
     /// Bytes that a thread holds besides, for rows of d elements.
@@ -146,8 +146,59 @@ pub fn add_neighbors<T: Real>(
         0 => Ok(()),
         _ => add(
             &mut found,
+            None,
             metric,
             (queries, rows, leaves_out_itself),
+            tile,
+            scratch,
+            (blas, stop),
+        ),
+    }
+}
+
+/// Adds some rows to the k nearest of each query, and the queries to the k nearest of each row, of
+/// one product: both are rows of one matrix, none of them in both.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: as of [`add_neighbors`], whose lists these are.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what both find, and where to work"
+)]
+pub fn add_mutual_neighbors<T: Real>(
+    nearest: [&mut [Neighbor]; 2],
+    metric: Metric,
+    queries: NumberedRows<'_, T>,
+    rows: NumberedRows<'_, T>,
+    tile: NeighborTile,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let (m, n) = (queries.values.nrows(), rows.values.nrows());
+    let [of_queries, of_rows] = nearest;
+    let lengths = (of_queries.len(), of_rows.len());
+    let lists = Nearest::new(of_queries, m).zip(Nearest::new(of_rows, n));
+    let Some((mut found, mut found_back)) = lists.filter(|(one, other)| one.k == other.k) else {
+        return Err(Error::shape(
+            "add_mutual_neighbors",
+            &[
+                ("queries", &queries.values.shape()),
+                ("rows", &rows.values.shape()),
+                ("nearest of queries", &lengths.0),
+                ("nearest of rows", &lengths.1),
+            ],
+        ));
+    };
+    match found.k {
+        0 => Ok(()),
+        _ => add(
+            &mut found,
+            Some(&mut found_back),
+            metric,
+            (queries, rows, false),
             tile,
             scratch,
             (blas, stop),
@@ -188,6 +239,7 @@ pub fn add_within<T: Real>(
     let metric = within.metric;
     add(
         within,
+        None,
         metric,
         (queries, rows, leaves_out_itself),
         tile,
@@ -196,9 +248,11 @@ pub fn add_within<T: Real>(
     )
 }
 
-/// Compares some rows with some queries, tile by tile.
+/// Compares some rows with some queries, tile by tile; and queries with rows, where these look for
+/// them.
 fn add<T: Real>(
     found: &mut impl Found,
+    mut found_back: Option<&mut Nearest<'_>>,
     metric: Metric,
     (queries, rows, leaves_out_itself): (NumberedRows<'_, T>, NumberedRows<'_, T>, bool),
     tile: NeighborTile,
@@ -220,7 +274,8 @@ fn add<T: Real>(
         ));
     }
     let (products, of_rows) = scratch.split_at_mut(tile.queries * tile.rows);
-    let (scales, offsets) = of_rows.split_at_mut(tile.rows);
+    let (scales, of_rows) = of_rows.split_at_mut(tile.rows);
+    let (offsets, leasts) = of_rows.split_at_mut(tile.rows);
     for top in (0..n).step_by(tile.rows) {
         let count = tile.rows.min(n - top);
         let part = NumberedRows {
@@ -260,6 +315,15 @@ fn add<T: Real>(
                 scales,
                 offsets,
             };
+            if let Some(found) = &mut found_back {
+                let part = NumberedRows {
+                    values,
+                    squares: &queries.squares[left..left + several],
+                    first: queries.first + left as u64,
+                };
+                let leasts = &mut leasts[..count];
+                compared.add_back((found, top), products, part, leasts);
+            }
             for (query, products) in products.chunks_exact(count).enumerate() {
                 let number = queries.first + (left + query) as u64;
                 compared.add_to(
@@ -316,6 +380,58 @@ impl<T: Real> Compared<'_, T> {
                     .exact(q, square, x, self.rows.squares[at]);
                 if found.take(number, Neighbor { distance, row }) {
                     least = limit(found.last(number));
+                }
+            }
+        }
+    }
+}
+
+impl<T: Real> Compared<'_, T> {
+    /// Adds queries to the nearest of each row, the first of which has the number `top`.
+    fn add_back(
+        &self,
+        (found, top): (&mut Nearest<'_>, usize),
+        products: &[T],
+        queries: NumberedRows<'_, T>,
+        leasts: &mut [T],
+    ) {
+        let metric = self.bounds.metric;
+        let longest = queries.squares.iter().copied().fold(0.0, f64::max);
+        let terms = queries.squares.iter().map(|square| metric.terms(*square));
+        let bounds = Bounds {
+            longest: longest.sqrt(),
+            steepest: terms.map(|[scale, _]| scale).fold(0.0, f64::max),
+            ..self.bounds
+        };
+        let limit = |found: &Nearest<'_>, at: usize| {
+            T::of(bounds.limit::<T>(found.last(top + at), self.rows.squares[at]))
+        };
+        for (at, least) in leasts.iter_mut().enumerate() {
+            *least = limit(found, at);
+        }
+        let count = leasts.len();
+        for (query, products) in products.chunks_exact(count).enumerate() {
+            let square = queries.squares[query];
+            let [scale, offset] = metric.terms(square).map(T::of);
+            for start in (0..count).step_by(COMPARED) {
+                let part = start..(start + COMPARED).min(count);
+                let (some, least) = (&products[part.clone()], &leasts[part.clone()]);
+                if !sparse::is_any_within(some, scale, offset, least) {
+                    continue;
+                }
+                for at in part {
+                    // What is not a number may be anything.
+                    if products[at] * scale + offset > leasts[at] {
+                        continue;
+                    }
+                    let (q, x) = ((queries.values, query), (self.rows.values, at));
+                    let neighbor = Neighbor {
+                        distance: metric.exact(q, square, x, self.rows.squares[at]),
+                        row: queries.first + query as u64,
+                    };
+                    if found.take(top + at, neighbor) {
+                        leasts[at] = limit(found, at);
+                    }
                 }
             }
         }
@@ -509,6 +625,8 @@ pub fn neighbors_reference<T: Real>(
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -589,6 +707,43 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn both_sides_of_a_product_find_what_they_find_alone(
+            seed in any::<u64>(),
+            (n, d) in (2usize..150, 1usize..40),
+            k in 1usize..12,
+            kind in 0u8..6,
+            metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
+            (block, queries, rows) in (1usize..60, 1usize..30, 1usize..200),
+        ) {
+            let (k, tile) = (k.min(n - 1), NeighborTile { queries, rows });
+            let x: Vec<f32> = values(seed, n * d, kind).iter().map(|x| *x as f32).collect();
+            let mut squares = vec![0.0; n];
+            squares_of_rows(&mut squares, view(&x, n, d, d, 1).unwrap()).unwrap();
+            let part = |rows: Range<usize>| NumberedRows {
+                values: view(&x[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
+                squares: &squares[rows.clone()],
+                first: rows.start as u64,
+            };
+            let mut nearest = vec![Neighbor::NONE; n * k];
+            let scratch = &mut vec![0.0; tile.scratch()];
+            let blocks: Vec<_> = (0..n).step_by(block).map(|start| start..(start + block).min(n)).collect();
+            for (number, one) in blocks.iter().enumerate() {
+                let own = &mut nearest[one.start * k..one.end * k];
+                add_neighbors(own, metric, part(one.clone()), part(one.clone()), true, tile, scratch, &Blas::Builtin, &|| false).unwrap();
+                for other in &blocks[number + 1..] {
+                    let (before, after) = nearest.split_at_mut(other.start * k);
+                    let lists = [&mut before[one.start * k..one.end * k], &mut after[..other.len() * k]];
+                    add_mutual_neighbors(lists, metric, part(one.clone()), part(other.clone()), tile, scratch, &Blas::Builtin, &|| false).unwrap();
+                }
+            }
+            for query in 0..n {
+                let one = view(&x[query * d..][..d], 1, d, d, 1).unwrap();
+                let all = view(&x, n, d, d, 1).unwrap();
+                prop_assert_eq!(&nearest[query * k..][..k], &neighbors_reference(one, all, k, metric, Some(query as u64))[..]);
+            }
+        }
+
         #[test]
         fn neighbors_are_those_of_the_plain_twin(
             seed in any::<u64>(),

@@ -268,7 +268,7 @@ fn add<T: Real>(
 }
 
 /// Whether a row may be as near to one of some queries as their limits.
-fn is_any_within<T: Real>(products: &[T], scale: T, offset: T, least: &[T]) -> bool {
+pub(super) fn is_any_within<T: Real>(products: &[T], scale: T, offset: T, least: &[T]) -> bool {
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
