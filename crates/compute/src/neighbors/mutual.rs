@@ -21,6 +21,9 @@ use super::{NEIGHBOR_BYTES, NeighborOptions, Side, Sought, Wanted, groups, state
 const LAYER: usize = 8;
 /// Operations on numbers in the time in which a byte of a list moves.
 const FLOPS_A_BYTE: u64 = 32;
+/// Of a product of two blocks at least: of smaller ones there are so many that it takes longer to
+/// put them in order than they save.
+const FLOPS_A_TASK: u64 = 1 << 22;
 
 /// A plan for each group; none where the rows are not looking for each other, or it does not pay.
 pub(super) fn plans<S: Side>(
@@ -38,6 +41,10 @@ pub(super) fn plans<S: Side>(
         .iter()
         .map(|(block, _)| side.numbers(block))
         .collect();
+    let longest = rows.first().map_or(0, |rows| rows.end - rows.start);
+    if blocks.len() > 1 && 2 * longest * longest * side.width() < FLOPS_A_TASK {
+        return Ok(None);
+    }
     let with_lists = blocks.into_iter().zip(&rows).map(|((block, bytes), rows)| {
         let lists = 3 * list_bytes * (rows.end - rows.start);
         ((block, rows.clone()), bytes + lists)
