@@ -230,7 +230,7 @@ def nearest_rows(
     metric: str,
     distances: _Output,
     numbers: _Output,
-    checkpoint: tuple[str, str] | None = None,
+    checkpoint: tuple[str, str] | None,
 ) -> Job: ...
 def nearest_rows_graph(
     session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, has_distances: bool, out: str | None
