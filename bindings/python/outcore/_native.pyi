@@ -51,6 +51,7 @@ __all__ = [
     "memory_allowed",
     "merge_traces",
     "nearest_rows",
+    "nearest_rows_graph",
     "open_matrix",
     "open_raw",
     "open_sparse",
@@ -59,6 +60,7 @@ __all__ = [
     "project",
     "reduce",
     "row_norms",
+    "rows_within",
     "scale",
     "shard_form",
     "sparse_column_statistics",
@@ -229,7 +231,20 @@ def nearest_rows(
     metric: str,
     distances: _Output,
     numbers: _Output,
+    checkpoint: tuple[str, str] | None,
     team: Team | None,
+) -> Job: ...
+def nearest_rows_graph(
+    session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, has_distances: bool, out: str | None
+) -> Job: ...
+def rows_within(
+    session: Session,
+    rows: _Operand,
+    queries: _Operand | None,
+    radius: float,
+    metric: str,
+    has_distances: bool,
+    out: str | None,
 ) -> Job: ...
 def pca_fit(session: Session, x: _Operand, count: int | None, variance: float | None, seed: int, team: Team | None) -> Job: ...
 def affine(

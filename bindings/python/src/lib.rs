@@ -68,7 +68,7 @@ mod _native {
         Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw, temporary_matrix,
     };
     #[pymodule_export]
-    use crate::neighbors::nearest_rows;
+    use crate::neighbors::{nearest_rows, nearest_rows_graph, rows_within};
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]

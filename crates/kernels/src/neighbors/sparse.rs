@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 
-use super::{Bounds, COMPARED, Metric, Neighbor};
+use super::{Bounds, COMPARED, Found, Metric, Nearest, Neighbor, Within};
 use crate::{Error, Real};
 
 /// Some rows of a sparse matrix, each with its columns in order.
@@ -266,22 +266,69 @@ pub fn add_sparse_neighbors<T: Real>(
     scratch: &mut [T],
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    queries.check()?;
-    rows.check()?;
-    let m = queries.count();
-    if !nearest.len().is_multiple_of(m.max(1)) || scratch.len() < m || postings.count() != m {
+    let Some(mut found) = Nearest::new(nearest, queries.count()) else {
+        let (m, nearest) = (queries.count(), nearest.len());
         return Err(Error::shape(
             "add_sparse_neighbors",
+            &[("queries", &m), ("nearest", &nearest)],
+        ));
+    };
+    let sides = (queries, postings, rows);
+    match found.k {
+        0 => Ok(()),
+        _ => add(&mut found, metric, sides, leaves_out_itself, scratch, stop),
+    }
+}
+
+/// Adds the rows within a radius of each query, as [`add_within`](super::add_within) does of dense
+/// ones.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: the pairs depend on the values only.
+pub fn add_sparse_within<T: Real>(
+    within: &mut Within<'_>,
+    queries: SparseNumberedRows<'_, T>,
+    postings: &Postings<T>,
+    rows: SparseNumberedRows<'_, T>,
+    leaves_out_itself: bool,
+    scratch: &mut [T],
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    if within.counts.len() != queries.count() {
+        return Err(Error::shape(
+            "add_sparse_within",
             &[
-                ("queries", &m),
-                ("nearest", &nearest.len()),
-                ("scratch", &scratch.len()),
+                ("queries", &queries.count()),
+                ("counts", &within.counts.len()),
             ],
         ));
     }
-    let k = nearest.len() / m.max(1);
-    if k == 0 {
-        return Ok(());
+    let (metric, sides) = (within.metric, (queries, postings, rows));
+    add(within, metric, sides, leaves_out_itself, scratch, stop)
+}
+
+fn add<T: Real>(
+    found: &mut impl Found,
+    metric: Metric,
+    (queries, postings, rows): (
+        SparseNumberedRows<'_, T>,
+        &Postings<T>,
+        SparseNumberedRows<'_, T>,
+    ),
+    leaves_out_itself: bool,
+    scratch: &mut [T],
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    queries.check()?;
+    rows.check()?;
+    let m = queries.count();
+    if scratch.len() < m || postings.count() != m {
+        return Err(Error::shape(
+            "sparse neighbors",
+            &[("queries", &m), ("scratch", &scratch.len())],
+        ));
     }
     let longest = rows.squares.iter().copied().fold(0.0, f64::max).sqrt();
     let steepest = rows
@@ -295,13 +342,10 @@ pub fn add_sparse_neighbors<T: Real>(
         longest,
         steepest,
     };
-    let limit = |nearest: &[Neighbor], query: usize| {
-        let last = nearest[query * k + k - 1].distance;
-        T::of(bounds.limit::<T>(last, queries.squares[query]))
-    };
+    let limit = |last: f64, query: usize| T::of(bounds.limit::<T>(last, queries.squares[query]));
     let least = &mut scratch[..m];
     for (query, least) in least.iter_mut().enumerate() {
-        *least = limit(nearest, query);
+        *least = limit(found.last(query), query);
     }
     let mut products = [T::ZERO; GROUP];
     let (mut of_dense, mut listed) = (Vec::new(), Vec::new());
@@ -330,12 +374,12 @@ pub fn add_sparse_neighbors<T: Real>(
                         continue;
                     }
                     let squares = [queries.squares[query], rows.squares[row]];
-                    let found = Neighbor {
+                    let neighbor = Neighbor {
                         distance: exact(metric, queries.row(query), entries, squares),
                         row: number,
                     };
-                    if found.put_into(&mut nearest[query * k..][..k]) {
-                        least[at] = limit(nearest, query);
+                    if found.take(query, neighbor) {
+                        least[at] = limit(found.last(query), query);
                     }
                 }
             }
@@ -345,7 +389,7 @@ pub fn add_sparse_neighbors<T: Real>(
 }
 
 /// Whether a row may be as near to one of some queries as their limits.
-fn is_any_within<T: Real>(products: &[T], scale: T, offset: T, least: &[T]) -> bool {
+pub(super) fn is_any_within<T: Real>(products: &[T], scale: T, offset: T, least: &[T]) -> bool {
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
