@@ -137,7 +137,7 @@ impl<T: Real> Side for DenseSearch<T> {
         [one, other]: [&Range<u64>; 2],
         sought: [Sought; 2],
     ) -> Task {
-        let parts = [one, other].map(|rows| self.part(plan, &self.rows, rows.clone()));
+        let parts = [one, other].map(|rows| Part::new(plan, &self.rows, rows.clone()));
         let (m, n, d) = (sought[0].queries, sought[1].queries, parts[0].tile.cols);
         let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
         let task = Task::new("meet")

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use outcore_core::{DType, Error, Job, Order, RealType, Result, Session, Stage};
-use outcore_engine::{Context, Extent, Plan, Region, Task, TaskError};
-use outcore_kernels::Neighbor;
+use outcore_engine::{Block, Context, Extent, Plan, Region, Task, TaskError};
+use outcore_kernels::{Metric, Neighbor};
 use outcore_matrix::sparse::{NewSparse, SparseShape};
 use outcore_matrix::{Array, Compressed, Layout, Sparse, Target, Tile};
 
@@ -179,7 +179,13 @@ impl Into<'_> {
                 let task = tiles
                     .iter()
                     .fold(task, |task, tile| task.write(tile.region));
-                plan.task(task.run(move |cx| put_arrays(sought, k as usize, &tiles, cx)));
+                plan.task(task.run(move |cx| {
+                    let Some((state, written)) = cx.blocks.split_first_mut() else {
+                        unreachable!("the state is declared")
+                    };
+                    let nearest = state.slice::<Neighbor>();
+                    put_arrays(nearest, (sought.metric, k as usize), &tiles, written)
+                }));
             }
             Into::Graph(new) => {
                 let entries = queries.start * k..queries.end * k;
@@ -198,19 +204,19 @@ impl Into<'_> {
     }
 }
 
-fn put_arrays(
-    sought: Sought,
-    k: usize,
+/// Writes the k neighbours of some queries to tiles of both results, which lie in these blocks.
+pub(super) fn put_arrays(
+    nearest: &[Neighbor],
+    (metric, k): (Metric, usize),
     tiles: &[Tile; 2],
-    cx: &mut Context<'_>,
+    blocks: &mut [Block],
 ) -> std::result::Result<(), TaskError> {
-    let [state, distances, rows] = cx.blocks else {
-        unreachable!("three were declared")
+    let [distances, rows] = blocks else {
+        unreachable!("two were declared")
     };
-    let nearest = state.slice::<Neighbor>();
     let mut into = tiles[0].of_mut::<f64>(distances)?;
     for (at, neighbor) in nearest.iter().enumerate() {
-        into[(at / k, at % k)] = sought.metric.shown(neighbor.distance);
+        into[(at / k, at % k)] = metric.shown(neighbor.distance);
     }
     let mut into = tiles[1].of_mut::<i64>(rows)?;
     for (at, neighbor) in nearest.iter().enumerate() {
