@@ -14,6 +14,7 @@ pub mod neighbors;
 pub mod operator;
 pub mod pass;
 pub mod pca;
+pub mod spectra;
 
 #[cfg(test)]
 pub(crate) mod testing {
