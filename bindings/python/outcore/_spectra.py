@@ -37,7 +37,7 @@ class _Found(tuple):  # type: ignore[type-arg]
         What is left of each pair when it is multiplied once more: of eigsh |A v - w v|, of svds |A^T u - s v| (A v is s u up to
         rounding), measured after the search.
     scale : float
-        The largest |w| or s: a pair has converged if its residual is at most `tol` times this.
+        The largest |w| or s that was seen, which is the norm of A: a pair has converged if its residual is at most `tol` times this.
     converged : ndarray of shape (k,), bool
     not_converged : dict of int to str
         Why, for each pair that has not.
@@ -63,8 +63,9 @@ class _Found(tuple):  # type: ignore[type-arg]
     basis: int
     basis_in_memory: bool
 
-    def _tell(self, found: dict[str, Any], tol: float, largest: float) -> None:
-        self.residuals, self.scale = found["residuals"], largest
+    def _tell(self, found: dict[str, Any], tol: float) -> None:
+        self.residuals, largest = found["residuals"], found["largest"]
+        self.scale = largest
         self.converged = self.residuals <= tol * largest
         rounding = f"products are rounded to {found['epsilon']:.1e} of the largest value, which leaves no smaller residual"
         short = f"the search ended after {found['restarts']} restarts; maxiter= allows more"
@@ -186,7 +187,7 @@ def eigsh(
     maxiter : int
         Restarts at most.
     tol : float
-        Pairs are wanted with |A v - w v| <= tol times the largest |w|.
+        Pairs are wanted with |A v - w v| <= tol times the norm of A.
     method : {"auto", "krylov", "randomized"}
         Narrow blocks and many passes, or blocks wider than k and few; the choice is made of `tol` and of whether passes read from
         SSD.
@@ -237,7 +238,7 @@ def eigsh(
     values = found["values"]
     vectors = _vectors(session, found["vectors"], len(values), dtype)
     made = EigenPairs((values.astype(dtype, copy=False), vectors))
-    made._tell(found, tol, float(np.abs(values).max()))
+    made._tell(found, tol)
     return made
 
 
@@ -307,7 +308,7 @@ def svds(
     values = found["values"]
     left, right = (_vectors(session, found[side], len(values), dtype) for side in ("left", "right"))
     made = SingularTriplets((left, values.astype(dtype, copy=False), right.T))
-    made._tell(found, tol, float(values.max()))
+    made._tell(found, tol)
     return made
 
 

@@ -153,20 +153,23 @@ pub(crate) fn eigsh_of_function(
     )
 }
 
-/// Singular triplets of a matrix.
+/// Singular triplets of a matrix; with means, of the matrix less these.
 #[pyfunction]
+#[pyo3(signature = (session, a, options, mean=None))]
 pub(crate) fn svds(
     py: Python<'_>,
     session: &Session,
     a: &Bound<'_, PyAny>,
     options: Options,
+    mean: Option<PyReadonlyArray1<'_, f64>>,
 ) -> PyResult<Job> {
     let (session, rows, options) = (session.get()?, sparse::rows(a)?, options.options()?);
-    Job::plan(
-        py,
-        || spectra::svds_of_rows(session, rows, options),
-        triplets,
-    )
+    let mean = mean.map(|mean| mean.as_array().to_vec());
+    let plan = || match mean {
+        Some(mean) => spectra::svds_of_centred_rows(session, rows, mean, options),
+        None => spectra::svds_of_rows(session, rows, options),
+    };
+    Job::plan(py, plan, triplets)
 }
 
 /// The same of a function; see [`given`].
@@ -224,6 +227,7 @@ fn dictionary(
     made.set_item("has_converged", facts.has_converged)?;
     made.set_item("missed_beyond", facts.missed_beyond)?;
     made.set_item("epsilon", facts.epsilon)?;
+    made.set_item("largest", facts.largest)?;
     Ok(made)
 }
 

@@ -30,7 +30,7 @@ use self::checkpoint::Checkpoint;
 use self::course::Planned;
 use self::search::{Accuracy, Search};
 pub use self::tall::Vectors;
-use crate::operator::{Gram, Matrix, Operator, Turned};
+use crate::operator::{Centred, Gram, Matrix, Operator, Turned};
 
 /// Products in f32 are accurate enough for tolerances from this one on.
 const SINGLE_FROM: f64 = 1e-4;
@@ -171,6 +171,9 @@ pub struct SearchFacts {
     pub missed_beyond: Option<f64>,
     /// What products are rounded to.
     pub epsilon: f64,
+    /// The largest magnitude of an eigenvalue that was seen, the norm of the operator; the largest
+    /// singular value.
+    pub largest: f64,
 }
 
 /// Eigenpairs, ascending.
@@ -185,7 +188,8 @@ pub struct Spectrum {
     pub facts: SearchFacts,
 }
 
-/// Singular triplets, ascending.
+/// Singular triplets, ascending. Of what is centred, signs are those that make the entry of largest
+/// magnitude of each right vector positive.
 pub struct Triplets {
     /// m x k.
     pub left: Vectors,
@@ -321,6 +325,7 @@ fn svds_tall(
         let mut found = search.run(checkpoint.as_ref(), stage)?;
         let triplets = triplets::triplets(&own, &gram.0, &mut found, &planned, stage)?;
         let mut facts = planned.facts(&found, &gram, options.count);
+        facts.largest = facts.largest.sqrt();
         facts.missed_beyond = facts.missed_beyond.map(|square| square.max(0.0).sqrt());
         let signs = match signs_by_left {
             true => triplets.left.signs(stage)?,
@@ -362,6 +367,38 @@ pub fn eigsh_of_rows(
     let rows = rows.into();
     let dtype = rows.real()?.into();
     eigsh(session, matrix(session, rows, &options)?, dtype, options)
+}
+
+/// Singular triplets of a matrix less the means of its columns, which stays sparse: what principal
+/// components come from.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::spectra::{SpectrumOptions, svds_of_centred_rows};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let found = svds_of_centred_rows(&session, &x, vec![3.0, 4.0], SpectrumOptions::new(1))?.run()?;
+/// assert!((found.values[0] - 4.0).abs() < 1e-6);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`svds`]; [`Error::Shape`] for another number of means.
+pub fn svds_of_centred_rows(
+    session: &Session,
+    rows: impl Into<Rows>,
+    mean: Vec<f64>,
+    options: SpectrumOptions,
+) -> Result<Job<Triplets>> {
+    let rows = rows.into();
+    let dtype = rows.real()?.into();
+    let centred = Centred::new(matrix(session, rows, &options)?, mean)?;
+    let [m, n] = centred.shape();
+    // Far more columns than rows: the basis is of rows then.
+    match n > 4 * m {
+        true => Ok(svds_tall(session, Turned(centred), dtype, options, true)?.map(turned)),
+        false => svds_tall(session, centred, dtype, options, false),
+    }
 }
 
 /// Singular triplets of a matrix.

@@ -95,6 +95,14 @@ impl Matrix {
         }
     }
 
+    /// Elements of a row that are converted before it is used; of sparse ones, no more than a line.
+    fn converted_width(&self) -> u64 {
+        match &self.rows {
+            Rows::Dense(x) => x.cols(),
+            Rows::Sparse(_) => 0,
+        }
+    }
+
     /// A pass that makes a row of each row, in the type of products.
     fn map_job<T: Real>(
         &self,
@@ -104,7 +112,7 @@ impl Matrix {
         if self.stored == T::DTYPE {
             return map::<T, _>(&self.session, name, &self.rows, rows);
         }
-        let rows = Converted::new(rows, self.rows.width());
+        let rows = Converted::new(rows, self.converted_width());
         with_real!(self.stored, S => map::<S, _>(&self.session, name, &self.rows, rows))
     }
 
@@ -117,7 +125,7 @@ impl Matrix {
         if self.stored == T::DTYPE {
             return fold::<T, _>(&self.session, name, &self.rows, sums);
         }
-        let sums = Converted::new(sums, self.rows.width());
+        let sums = Converted::new(sums, self.converted_width());
         with_real!(self.stored, S => fold::<S, _>(&self.session, name, &self.rows, sums))
     }
 

@@ -27,7 +27,7 @@ fn wide_block(count: usize) -> usize {
 }
 
 /// Columns of products that are made when the vectors are known.
-const CHUNKS: [usize; 6] = [256, 128, 64, 32, 16, 8];
+const CHUNKS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
 
 /// Tolerances from this one on are reached in few passes.
 const LOOSE: f64 = 1e-4;
@@ -63,12 +63,13 @@ impl Planned {
                 .entry(columns)
                 .or_insert_with(|| operator.held_bytes(columns))
         };
-        let held = |block: usize, capacity: usize| -> u64 {
-            let longest = order.max(left.map_or(0, |(rows, _)| rows));
+        // Of a block there are what is multiplied, its image, and a copy in panels.
+        let held = |elements: usize, capacity: usize| -> u64 {
             let seen = 3 * 8 * capacity * capacity
                 + kernels::eigh_scratch_bytes::<f64>(capacity, capacity);
-            (6 * 8 * longest * block + seen) as u64
+            (3 * 8 * elements + seen) as u64
         };
+        let both = order + left.map_or(0, |(rows, _)| rows);
         let left_layout = |taken: u64| {
             let (rows, _) = left?;
             let layout = Layout::in_memory(rows, count);
@@ -82,7 +83,7 @@ impl Planned {
         let mut least: Option<u64> = None;
         for (block, basis, in_memory) in shapes(order, operator, options) {
             let capacity = (basis + block).min(order);
-            let (blocks, products) = (held(block, capacity), products_bytes(block));
+            let (blocks, products) = (held(order * block, capacity), products_bytes(block));
             let layout = match in_memory {
                 true => Layout::in_memory(order, capacity),
                 false => Layout::in_scratch(&split.hold(blocks + products), order, capacity),
@@ -101,12 +102,12 @@ impl Planned {
                     None => products_bytes(*chunk),
                 };
                 let bases = layout.bytes() + left_layout.map_or(0, |layout| layout.bytes());
-                split.leaves_room_for(held(*chunk, capacity) + products + bases, || 0)
+                split.leaves_room_for(held(both * *chunk, capacity) + products + bases, || 0)
             };
             let chunk = CHUNKS
                 .into_iter()
                 .find(|chunk| *chunk <= count.max(8) && chunk_fits(chunk));
-            let chunk = chunk.unwrap_or(block.min(8)).min(count);
+            let chunk = chunk.unwrap_or(1).min(count);
             return Ok(Planned {
                 course: Course {
                     block,
@@ -116,7 +117,7 @@ impl Planned {
                 },
                 left: left_layout,
                 chunk,
-                blocks_bytes: held(block.max(chunk), capacity),
+                blocks_bytes: held((order * block).max(both * chunk), capacity),
                 products_bytes: products,
             });
         }
@@ -181,6 +182,7 @@ impl Planned {
                 .missed_beyond
                 .filter(|_| count < self.course.layout.rows),
             epsilon: operator.epsilon(),
+            largest: found.largest,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! time, whatever the width of the block.
 
 use outcore_core::{Result, Session, Stage};
+use outcore_device::Locked;
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Mat, MatMut, MatRef};
 
@@ -74,7 +75,7 @@ pub(super) struct Appended {
 pub(super) fn append(
     session: &Session,
     basis: &mut Tall,
-    w: MatRef<'_, f64>,
+    w: Mat<f64>,
     negligible: f64,
     noise: &mut Noise,
     stage: &mut Stage,
@@ -82,7 +83,8 @@ pub(super) fn append(
     let (used, width) = (basis.used(), w.ncols());
     let wanted = width.min(basis.rows() - used).min(basis.capacity() - used);
     let blas = session.blas().clone();
-    let mut block = basis.split(w);
+    let block = basis.split(w.as_ref());
+    drop(w);
     let mut coefficients = Mat::zeros(used, width);
     let mut coupling = Mat::identity(width, width);
     let mut along = project(basis, &block, &blas, stage)?;
@@ -111,12 +113,11 @@ pub(super) fn append(
             coupling.row_mut(at).fill(0.0);
         }
         along = sums.subrows(0, used) * &factor;
-        let mut next = scaled(basis, &block, &factor, &blas, stage)?;
+        scale(basis, &block, &factor, &blas, stage)?;
         if !lost.is_empty() {
-            next = replaced(basis, &next, &lost, noise);
-            along = project(basis, &next, &blas, stage)?;
+            replace(basis, &block, &lost, noise);
+            along = project(basis, &block, &blas, stage)?;
         }
-        block = next;
         let done = round > 0 && is_orthonormal && lost.is_empty() && wanted == gram.ncols();
         if done || wanted == 0 || round == ROUNDS {
             break;
@@ -179,43 +180,50 @@ fn subtract(
     basis.pass("orthogonalize", block, [used + width, width], stage, work)
 }
 
-/// The block times a small matrix.
-fn scaled(
+/// The block becomes its product with a small matrix.
+fn scale(
     basis: &Tall,
     block: &Panels,
     factor: &Mat<f64>,
     blas: &Blas,
     stage: &mut Stage,
-) -> Result<Panels> {
-    stage.check()?;
-    let mut whole = Mat::zeros(basis.rows(), factor.ncols());
-    if factor.ncols() > 0 {
-        let from = basis.join(block);
-        kernels::gemm(
-            whole.as_mut(),
-            1.0,
-            from.as_ref(),
-            factor.as_ref(),
-            0.0,
-            blas,
-        )?;
-    }
-    Ok(basis.split(whole.as_ref()))
+) -> Result<()> {
+    let (blas, factor) = (blas.clone(), factor.clone());
+    let work = move |_: usize, _: MatRef<'_, f64>, w: &mut Mat<f64>, _: MatMut<'_, f64>| {
+        let mut scaled = Mat::zeros(w.nrows(), factor.ncols());
+        if factor.ncols() > 0 {
+            kernels::gemm(
+                scaled.as_mut(),
+                1.0,
+                w.as_ref(),
+                factor.as_ref(),
+                0.0,
+                &blas,
+            )?;
+        }
+        *w = scaled;
+        Ok(())
+    };
+    basis.beside("scale", block, stage, work)
 }
 
-fn replaced(basis: &Tall, block: &Panels, lost: &[usize], noise: &mut Noise) -> Panels {
-    let mut whole = basis.join(block);
-    let mut fresh = noise.block(basis.rows(), lost.len());
-    for (from, &into) in lost.iter().enumerate() {
-        let length = fresh.col(from).norm_l2();
-        fresh.col_mut(from).iter_mut().for_each(|x| *x /= length);
-        whole.col_mut(into).copy_from(fresh.col(from));
+/// Noise in the place of columns that are none.
+fn replace(basis: &Tall, block: &Panels, lost: &[usize], noise: &mut Noise) {
+    let fresh = noise.block(basis.rows(), lost.len());
+    let mut first = 0;
+    for panel in block.iter() {
+        let mut panel = panel.locked();
+        for (from, &into) in lost.iter().enumerate() {
+            let length = fresh.col(from).norm_l2();
+            for row in 0..panel.nrows() {
+                panel[(row, into)] = fresh[(first + row, from)] / length;
+            }
+        }
+        first += panel.nrows();
     }
-    basis.split(whole.as_ref())
 }
 
 fn block_width(block: &Panels) -> usize {
-    use outcore_device::Locked;
     block.first().map_or(0, |panel| panel.locked().ncols())
 }
 

@@ -30,6 +30,9 @@ use crate::operator::Operator;
 /// Residuals are not asked to be smaller than so many roundings of a product.
 const ROUNDINGS: f64 = 16.0;
 
+/// The part of the tolerance at which a search ends.
+const SHARE: f64 = 0.5;
+
 /// Steps from a fresh block of noise that look for missed pairs.
 const CHECKED_STEPS: usize = 5;
 
@@ -61,7 +64,8 @@ impl Accuracy {
                 tolerance * first * own.max(tolerance * first)
             }
         };
-        wanted.max(ROUNDINGS * epsilon * largest)
+        // The check keeps pairs as they are, and adds to what is left of them.
+        (SHARE * wanted).max(ROUNDINGS * epsilon * largest)
     }
 }
 
@@ -82,6 +86,8 @@ pub(super) struct Found {
     pub(super) vectors: Tall,
     pub(super) products: u64,
     pub(super) restarts: u64,
+    /// The largest magnitude of a value that was seen: the norm of the operator.
+    pub(super) largest: f64,
     /// Whether the last residuals of all wanted pairs were small enough.
     pub(super) has_converged: bool,
     /// No pair with a value beyond this one is missing, most probably.
@@ -157,8 +163,8 @@ impl<'a, O: Operator> Search<'a, O> {
             let columns = self.imaged;
             let is_full = self.is_full();
             let grown = columns - looked_at.min(columns);
-            let is_due = columns >= self.options.count
-                && (grown >= columns / 3 || self.course.block >= self.options.count);
+            let is_due =
+                columns >= self.options.count && grown >= self.course.block.max(columns / 10);
             let is_checked = self.checked.is_some_and(|steps| steps >= CHECKED_STEPS);
             if !(is_full || is_due || is_checked) {
                 continue;
@@ -210,16 +216,11 @@ impl<'a, O: Operator> Search<'a, O> {
         if let Some(start) = &self.options.start {
             (0..n).for_each(|row| first[(row, 0)] = start[row]);
         }
-        self.append(first.as_ref(), 0.0, stage)?;
+        self.append(first, 0.0, stage)?;
         Ok(())
     }
 
-    fn append(
-        &mut self,
-        w: MatRef<'_, f64>,
-        negligible: f64,
-        stage: &mut Stage,
-    ) -> Result<Appended> {
+    fn append(&mut self, w: Mat<f64>, negligible: f64, stage: &mut Stage) -> Result<Appended> {
         let (basis, noise) = (&mut self.basis, &mut self.noise);
         append(self.session, basis, w, negligible, noise, stage)
     }
@@ -250,7 +251,7 @@ impl<'a, O: Operator> Search<'a, O> {
             self.norm = self.norm.max(length);
         }
         let negligible = 4.0 * self.operator.epsilon() * self.norm;
-        let appended = self.append(image.as_ref(), negligible, stage)?;
+        let appended = self.append(image, negligible, stage)?;
         let seen = &appended.coefficients;
         if self.course.checks_symmetry && self.checks == 0 {
             self.check_symmetry(seen.as_ref(), from)?;
@@ -364,7 +365,7 @@ impl<'a, O: Operator> Search<'a, O> {
         let fresh = self
             .noise
             .block(self.order(), self.course.block.min(self.order()));
-        self.append(fresh.as_ref(), 0.0, stage)?;
+        self.append(fresh, 0.0, stage)?;
         (self.checked, self.checks) = (Some(0), self.checks + 1);
         Ok(())
     }
@@ -395,6 +396,7 @@ impl<'a, O: Operator> Search<'a, O> {
             vectors: self.basis,
             products: self.products,
             restarts: self.restarts,
+            largest: ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs())),
             has_converged,
             missed_beyond,
         })

@@ -189,8 +189,23 @@ impl Tall {
         + Sync
         + 'static,
     ) -> Result<Mat<f64>> {
+        self.pass_of(name, self.used, beside, sum, stage, work)
+    }
+
+    fn pass_of(
+        &self,
+        name: &'static str,
+        used: usize,
+        beside: &Panels,
+        sum: [usize; 2],
+        stage: &mut Stage,
+        work: impl Fn(usize, MatRef<'_, f64>, &mut Mat<f64>, MatMut<'_, f64>) -> Result<()>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<Mat<f64>> {
         let width = beside.first().map_or(0, |panel| panel.locked().ncols());
-        let flops = 4 * self.used.max(width) * width.max(1);
+        let flops = 4 * used.max(width) * width.max(1);
         let lanes: Arc<Vec<_>> = Arc::new(
             (0..LANES.min(self.ranges().count().max(1)))
                 .map(|_| Mutex::new(Mat::<f64>::zeros(sum[0], sum[1])))
@@ -205,7 +220,7 @@ impl Tall {
                 let mut lane = lanes[at % lanes.len()].locked();
                 work(
                     range.start,
-                    panel.as_ref().subcols(0, self.used),
+                    panel.as_ref().subcols(0, used),
                     &mut beside[at].locked(),
                     lane.as_mut(),
                 )?;
@@ -215,14 +230,14 @@ impl Tall {
         let mut plan = Plan::new(name);
         let orders: Vec<_> = lanes.iter().map(|_| plan.serial()).collect();
         let held = kernels::gemm_scratch_bytes::<f64>(
-            self.used.max(self.step),
+            used.max(self.step),
             width,
-            self.used.max(self.step),
+            used.max(self.step),
             self.session.blas(),
         );
         for (at, range) in self.ranges().enumerate() {
             let (beside, lanes, work) = (Arc::clone(beside), Arc::clone(&lanes), Arc::clone(&work));
-            let (lane, used, first) = (at % lanes.len(), self.used, range.start);
+            let (lane, first) = (at % lanes.len(), range.start);
             let task = Task::new(name)
                 .flops((range.len() * flops) as u64)
                 .held(held);
@@ -256,6 +271,20 @@ impl Tall {
         let fraction = stage.fraction();
         stage.run(plan, fraction)?;
         Ok(merged(&lanes))
+    }
+
+    /// The same without the tall matrix itself: nothing of it is read.
+    pub(super) fn beside(
+        &self,
+        name: &'static str,
+        beside: &Panels,
+        stage: &mut Stage,
+        work: impl Fn(usize, MatRef<'_, f64>, &mut Mat<f64>, MatMut<'_, f64>) -> Result<()>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<()> {
+        self.pass_of(name, 0, beside, [0, 0], stage, work).map(drop)
     }
 
     /// Appends columns.

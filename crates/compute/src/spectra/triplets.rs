@@ -71,14 +71,7 @@ pub(super) fn triplets<O: Operator>(
         operator.apply(v.as_ref(), image.as_mut(), stage)?;
         found.products += 1;
         let used = left.used();
-        let appended = append(
-            session,
-            &mut left,
-            image.as_ref(),
-            negligible,
-            &mut noise,
-            stage,
-        )?;
+        let appended = append(session, &mut left, image, negligible, &mut noise, stage)?;
         let mut into = factor.as_mut().subcols_mut(columns.start, columns.len());
         into.as_mut()
             .subrows_mut(0, used)
