@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from numbers import Integral
@@ -19,7 +18,19 @@ from ._settings import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_rows, native_sparse
 from .errors import ArgumentError, DTypeError, FailedError, ShapeError
 
-__all__ = ["ConvergenceWarning", "EigenPairs", "Laplacian", "SingularTriplets", "eigsh", "laplacian", "svds"]
+__all__ = [
+    "ConvergenceWarning",
+    "EigenPairs",
+    "Laplacian",
+    "Method",
+    "SingularTriplets",
+    "eigsh",
+    "found_vectors",
+    "graph_operator",
+    "laplacian",
+    "native_options",
+    "svds",
+]
 
 Method = Literal["auto", "krylov", "randomized"]
 
@@ -81,15 +92,11 @@ class _Found(tuple):  # type: ignore[type-arg]
 
 
 class EigenPairs(_Found):
-    """`w, V = eigsh(...)`; see its base for what else is known."""
-
-    __slots__ = ()
+    """`w, V = eigsh(...)`, with what else is known."""
 
 
 class SingularTriplets(_Found):
-    """`U, s, Vt = svds(...)`; see its base for what else is known."""
-
-    __slots__ = ()
+    """`U, s, Vt = svds(...)`, with what else is known."""
 
 
 class Laplacian:
@@ -129,10 +136,10 @@ def laplacian(
     ShapeError
         For a matrix that is not square. ArgumentError for a node of negative degree.
     """
-    return _graph_operator(graph, "normalized" if normed else "laplacian", memory, progress)
+    return graph_operator(graph, "normalized" if normed else "laplacian", memory, progress)
 
 
-def _graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
+def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
     from .linalg import csrgemv, gemm
 
     if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
@@ -221,7 +228,7 @@ def eigsh(
     Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems" (2008). The basis is in memory where it
     fits, else in scratch; blocks of `block` columns must fit. The same bits for any number of threads.
     """
-    options = _options(k, which, v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
+    options = native_options(k, which, v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A._graph if isinstance(A, Laplacian) else A, memory=memory)
     dtype: np.dtype[Any] = np.dtype(np.float64)
     if isinstance(A, Laplacian):
@@ -236,7 +243,7 @@ def eigsh(
         job = _native.eigsh_of_function(session._inner, products.name, products.shape[0], products, options)
         found = products.run(session, job, "eigenpairs", progress)
     values = found["values"]
-    vectors = _vectors(session, found["vectors"], len(values), dtype)
+    vectors = found_vectors(session, found["vectors"], len(values), dtype)
     made = EigenPairs((values.astype(dtype, copy=False), vectors))
     made._tell(found, tol)
     return made
@@ -295,7 +302,7 @@ def svds(
     Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A; then A V = Q R and the
     singular values of R, which have all their digits.
     """
-    options = _options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
+    options = native_options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A, memory=memory)
     dtype: np.dtype[Any] = np.dtype(np.float64)
     if _is_matrix(A):
@@ -306,44 +313,53 @@ def svds(
         job = _native.svds_of_function(session._inner, products.name, products.shape, products, options)
         found = products.run(session, job, "singular triplets", progress)
     values = found["values"]
-    left, right = (_vectors(session, found[side], len(values), dtype) for side in ("left", "right"))
+    left, right = (found_vectors(session, found[side], len(values), dtype) for side in ("left", "right"))
     made = SingularTriplets((left, values.astype(dtype, copy=False), right.T))
     made._tell(found, tol)
     return made
 
 
-def _options(
+def native_options(
     k: Any,
-    which: str,
-    v0: npt.ArrayLike | None,
-    ncv: int | None,
-    maxiter: int,
-    tol: float,
-    method: str,
-    block: int | None,
-    check: bool,
-    checkpoint: PathLike | None,
-    random_state: int,
+    which: str = "LA",
+    v0: npt.ArrayLike | None = None,
+    ncv: int | None = None,
+    maxiter: int = 300,
+    tol: float = 1e-6,
+    method: str = "auto",
+    block: int | None = None,
+    check: bool = True,
+    checkpoint: PathLike | None = None,
+    random_state: int = 0,
 ) -> dict[str, Any]:
-    if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
-        raise ArgumentError(f"k={k!r} must be a whole number from 1 on")
-    for name, value, least in (("ncv", ncv, 1), ("block", block, 1), ("maxiter", maxiter, 0), ("random_state", random_state, 0)):
-        if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < least):
-            raise ArgumentError(f"{name}={value!r} must be a whole number from {least} on")
-    if not 0 <= float(tol) < np.inf:
+    """What the native searches take.
+
+    Raises
+    ------
+    ArgumentError
+        For a value outside its range.
+    """
+    least = {"k": 1, "ncv": 1, "block": 1, "maxiter": 0, "random_state": 0}
+    given = {"k": k, "ncv": ncv, "block": block, "maxiter": maxiter, "random_state": random_state}
+    for name, value in given.items():
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_whole and (value is not None or name in ("k", "maxiter", "random_state")) or is_whole and value < least[name]:
+            raise ArgumentError(f"{name}={value!r} must be a whole number from {least[name]} on")
+    try:
+        accuracy = float(tol)
+    except (TypeError, ValueError):
+        accuracy = -1.0
+    if not 0 <= accuracy < np.inf:
         raise ArgumentError(f"tol={tol!r} must be a number from 0 on")
     start = None if v0 is None else np.asarray(v0, np.float64)
     if start is not None and start.ndim != 1:
         raise ShapeError(f"v0 has shape {start.shape}, but must be a vector")
     return {
-        "k": int(k),
-        "which": which,
-        "tol": float(tol),
-        "method": method,
-        "block": None if block is None else int(block),
-        "ncv": None if ncv is None else int(ncv),
-        "maxiter": int(maxiter),
+        **{name: None if value is None else int(value) for name, value in given.items() if name != "random_state"},
         "seed": int(random_state),
+        "which": which,
+        "tol": accuracy,
+        "method": method,
         "v0": None if start is None else start.tolist(),
         "check": bool(check),
         "checkpoint": None if checkpoint is None else full_path(checkpoint),
@@ -368,7 +384,8 @@ def _rows(x: Any, session: Session) -> tuple[Any, np.dtype[Any]]:
     return native_rows(x, "A", session), computed(x)
 
 
-def _vectors(session: Session, found: Any, count: int, dtype: np.dtype[Any]) -> Any:
+def found_vectors(session: Session, found: Any, count: int, dtype: np.dtype[Any]) -> Any:
+    """Columns that a search has found, in memory or in scratch."""
     if isinstance(found, np.ndarray):
         return found.reshape(count, -1).T.astype(dtype, copy=False)
     return Array._result(session, found)

@@ -98,9 +98,8 @@ impl<O: Operator> Operator for Laplacian<O> {
     fn apply(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
         let Some(scale) = &self.scale else {
             self.graph.apply(x, y.as_mut(), stage)?;
-            return Ok(each(y, |row, column, y| {
-                self.degrees[row] * x[(row, column)] - y
-            }));
+            each(y, |row, column, y| self.degrees[row] * x[(row, column)] - y);
+            return Ok(());
         };
         let scaled = Mat::from_fn(x.nrows(), x.ncols(), |row, column| {
             scale[row] * x[(row, column)]

@@ -241,7 +241,8 @@ impl Tall {
             let task = Task::new(name)
                 .flops((range.len() * flops) as u64)
                 .held(held);
-            let task = match sum {
+            // What a task reads is its first block.
+            let ordered = |task: Task| match sum {
                 [0, _] => task,
                 _ => task.update(orders[lane]),
             };
@@ -253,18 +254,18 @@ impl Tall {
                 Place::Memory(panels, _) => {
                     let panels = Arc::clone(panels);
                     plan.task(
-                        task.run(move |_| Ok(run(panels[at].locked().as_ref().subcols(0, used))?)),
+                        ordered(task)
+                            .run(move |_| Ok(run(panels[at].locked().as_ref().subcols(0, used))?)),
                     );
                 }
                 Place::Scratch(arrays) if used > 0 => {
                     let tile = tile(&mut plan, &arrays[0], range, 0..used);
-                    plan.task(
-                        task.read(tile.region)
-                            .run(move |cx| Ok(run(tile.of(&cx.blocks[0])?)?)),
-                    );
+                    let task = ordered(task.read(tile.region));
+                    plan.task(task.run(move |cx| Ok(run(tile.of(&cx.blocks[0])?)?)));
                 }
                 Place::Scratch(_) => {
-                    plan.task(task.run(move |_| Ok(run(Mat::zeros(range.len(), 0).as_ref())?)))
+                    let none = Mat::zeros(range.len(), 0);
+                    plan.task(ordered(task).run(move |_| Ok(run(none.as_ref())?)));
                 }
             }
         }
