@@ -45,10 +45,11 @@ class _Found(tuple):  # type: ignore[type-arg]
     Attributes
     ----------
     residuals : ndarray of shape (k,), float64
-        What is left of each pair when it is multiplied once more: of eigsh |A v - w v|, of svds |A^T u - s v| (A v is s u up to
-        rounding), measured after the search.
+        What is left of each pair when it is multiplied once more, measured after the search: of eigsh |A v - w v|, of svds
+        |A^T u - s v| (A v is s u up to rounding).
     scale : float
-        The largest |w| or s that was seen, which is the norm of A: a pair has converged if its residual is at most `tol` times this.
+        The largest |w| or s that was seen, which is the norm of A: a pair has converged if its residual is at most `tol` times
+        this.
     converged : ndarray of shape (k,), bool
     not_converged : dict of int to str
         Why, for each pair that has not.
@@ -87,7 +88,8 @@ class _Found(tuple):  # type: ignore[type-arg]
         self.block, self.basis, self.basis_in_memory = found["block"], found["basis"], found["in_memory"]
         if self.not_converged:
             worst = float(self.residuals.max() / largest) if largest else float(self.residuals.max())
-            told = f"{len(self.not_converged)} of {len(self.residuals)} pairs have residuals above tol={tol:g}, up to {worst:.1e}: {why}"
+            pairs = f"{len(self.not_converged)} of {len(self.residuals)} pairs"
+            told = f"{pairs} have residuals above tol={tol:g}, up to {worst:.1e}: {why}"
             warnings.warn(told, ConvergenceWarning, stacklevel=4)
 
 
@@ -115,9 +117,7 @@ class Laplacian:
         self.dtype = np.dtype(np.float64)
 
 
-def laplacian(
-    graph: Any, *, normed: bool = False, memory: int | str | None = None, progress: bool | None = None
-) -> Laplacian:
+def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = None, progress: bool | None = None) -> Laplacian:
     """The Laplacian of a graph for `eigsh`, which is never made: D - W, or I - D^-1/2 W D^-1/2 with `normed`.
 
     Parameters
@@ -343,7 +343,8 @@ def native_options(
     given = {"k": k, "ncv": ncv, "block": block, "maxiter": maxiter, "random_state": random_state}
     for name, value in given.items():
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not is_whole and (value is not None or name in ("k", "maxiter", "random_state")) or is_whole and value < least[name]:
+        is_left_out = value is None and name in ("ncv", "block")
+        if not is_left_out and not (is_whole and value >= least[name]):
             raise ArgumentError(f"{name}={value!r} must be a whole number from {least[name]} on")
     try:
         accuracy = float(tol)
@@ -367,7 +368,7 @@ def native_options(
 
 
 def _is_matrix(x: Any) -> bool:
-    return isinstance(x, (Array, Sparse, np.ndarray)) or is_scipy(x) and not hasattr(x, "rmatvec") or hasattr(x, "__dlpack__")
+    return isinstance(x, (Array, Sparse, np.ndarray)) or (is_scipy(x) and not hasattr(x, "rmatvec")) or hasattr(x, "__dlpack__")
 
 
 def _rows(x: Any, session: Session) -> tuple[Any, np.dtype[Any]]:
@@ -416,7 +417,9 @@ class _Products:
             found = np.asarray(self._sides[transposed](x))
             expected = (self.shape[1 if transposed else 0], x.shape[1])
             if found.shape != expected:
-                raise ShapeError(f"the product of {self.name} with columns of shape {x.shape} has shape {found.shape}, not {expected}")
+                raise ShapeError(
+                    f"the product of {self.name} with columns of shape {x.shape} has shape {found.shape}, not {expected}"
+                )
             if found.dtype.kind not in "fiub":
                 raise DTypeError(f"the product of {self.name} is {found.dtype}, but must be real")
             return found.astype(np.float64, copy=False)
@@ -438,7 +441,8 @@ def _side(operator: Any, matmat: str, matvec: str) -> Callable[[Any], Any] | Non
     """A X by `matmat`, or column by column."""
     many, one = getattr(operator, matmat, None), getattr(operator, matvec, None)
     if many is not None:
-        return many  # type: ignore[no-any-return]
+        found: Callable[[Any], Any] = many
+        return found
     if one is None:
         return None
     return lambda x: np.stack([np.ravel(one(column)) for column in x.T], axis=1)

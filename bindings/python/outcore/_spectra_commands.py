@@ -19,7 +19,9 @@ def search_options(command: Any) -> Any:
             click.argument("matrix", type=click.Path()),
             click.argument("folder", type=click.Path(file_okay=False)),
             click.option("-k", "--count", type=click.IntRange(1), default=6, show_default=True, help="How many."),
-            click.option("--tol", type=click.FloatRange(0), default=1e-6, show_default=True, help="Residuals, by the norm of MATRIX."),
+            click.option(
+                "--tol", type=click.FloatRange(0), default=1e-6, show_default=True, help="Residuals, by the norm of MATRIX."
+            ),
             click.option("--method", type=click.Choice(["auto", "krylov", "randomized"]), default="auto", show_default=True),
             click.option("--block", type=click.IntRange(1), help="Columns of a product."),
             click.option("--maxiter", type=click.IntRange(0), default=300, show_default=True, help="Restarts at most."),
@@ -46,7 +48,9 @@ def svd(matrix: str, folder: str, **options: Any) -> None:
 
 
 @click.command()
-@click.option("--which", type=click.Choice(["LM", "LA", "SA"]), default="LM", show_default=True, help="By magnitude, largest, smallest.")
+@click.option(
+    "--which", type=click.Choice(["LM", "LA", "SA"]), default="LM", show_default=True, help="By magnitude, largest, smallest."
+)
 @click.option("--laplacian", type=click.Choice(["plain", "normed"]), help="Of the Laplacian of the graph that MATRIX is.")
 @search_options
 def eigsh(matrix: str, folder: str, which: Any, laplacian: str | None, **options: Any) -> None:
@@ -66,8 +70,8 @@ def eigsh(matrix: str, folder: str, which: Any, laplacian: str | None, **options
 def _search(function: Any, names: tuple[str, ...], matrix: str, folder: str, options: dict[str, Any]) -> None:
     import numpy as np
 
+    from . import convert
     from ._array import Array
-    from ._convert import convert
 
     as_json, count, check = options.pop("as_json"), options.pop("count"), not options.pop("no_check")
     of_search = {name: options.pop(name) for name in ("tol", "method", "block", "maxiter", "checkpoint", "random_state")}
@@ -80,7 +84,10 @@ def _search(function: Any, names: tuple[str, ...], matrix: str, folder: str, opt
     into.mkdir(parents=True, exist_ok=True)
     for name, part in zip(names, found, strict=True):
         path = into / f"{name}.npy"
-        _ = convert(part, path) if isinstance(part, Array) else np.save(path, part)
+        if isinstance(part, Array):
+            convert(part, path)
+        else:
+            np.save(path, part)
     facts = {
         "pairs": len(found.residuals),
         "converged": int(found.converged.sum()),

@@ -304,7 +304,7 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
     n_components : int, optional
         Eigenvectors; default n_clusters.
     affinity : {"nearest_neighbors", "precomputed"}
-        X is rows, whose graph is that of their nearest neighbours, or X is the graph: symmetric, with weights that are not
+        X is rows, whose graph is that of their nearest neighbours, or X is the graph: symmetric, of weights that are not
         negative.
     n_neighbors : int
         Of a row, itself among them; where there are fewer rows, all.
@@ -327,8 +327,8 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
 
     Notes
     -----
-    Shi and Malik, "Normalized cuts and image segmentation" (2000), as scikit-learn has it with `assign_labels="kmeans"`, but edges
-    of a node to itself count to its degree.
+    Shi and Malik, "Normalized cuts and image segmentation" (2000), as scikit-learn has it with `assign_labels="kmeans"`, but
+    edges of a node to itself count to its degree.
     """
 
     _TAKES_SPARSE = True
@@ -380,15 +380,16 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
                     raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
             operator = graph_operator(graph, "adjacency", self.memory, self.progress)
             random = check_random_state(self.random_state)
-            kept = {"memory": self.memory, "progress": self.progress}
             seed = int(random.randint(1 << 31))
-            values, vectors = eigsh(operator, int(count), which="LA", tol=self.tol, random_state=seed, **kept)
+            values, vectors = eigsh(
+                operator, int(count), which="LA", tol=self.tol, random_state=seed, memory=self.memory, progress=self.progress
+            )
             vectors = vectors.numpy() if isinstance(vectors, Array) else vectors
             roots = np.sqrt(operator.degrees)
             scale = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
             self.affinity_matrix_, self.eigenvalues_ = graph, 1 - values[::-1]
             self.embedding_ = np.ascontiguousarray(vectors[:, ::-1] * scale[:, None])
-            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=random, **kept)
+            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=random, memory=self.memory, progress=self.progress)
             self.labels_ = means.fit(self.embedding_).labels_
         return self
 

@@ -77,9 +77,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
     Notes
     -----
-    Components of sparse rows come from products with the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes, and
-    need memory, or scratch, for some n_components vectors of n_features. Features whose deviations are beyond 1e154 or below 1e-154 have
-    covariances outside the range of float64: scale them first.
+    Components of sparse rows come from products with the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes,
+    and need memory, or scratch, for some n_components vectors of n_features.
+
+    Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 
     n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and
     LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int of at most n_features / 5 for `n_components`, of
@@ -134,7 +135,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     def _sparse_fit(self, X: Any, session: Session, run: Run, count: int | None, variance: float | None) -> dict[str, Any]:
         """What a fit of dense rows finds, by an iteration on the centred matrix."""
         if variance is not None:
-            raise ArgumentError(f"n_components={variance} is a part of the variance, which takes dense rows; of sparse ones give an int")
+            raise ArgumentError(
+                f"n_components={variance} is a part of the variance, which takes dense rows; of sparse ones give an int"
+            )
         samples, features = X.shape
         matrix = native_sparse(X, session, "X")
         columns = run(_native.sparse_column_statistics(session._inner, matrix), "averaging")
@@ -306,8 +309,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """Linear dimensionality reduction by the largest singular values, without centring: latent semantic analysis.
 
-    `outcore.linalg.svds` of a matrix that may be larger than memory, and one pass for each `transform`. Takes an `outcore.Sparse` or
-    `outcore.Array` (its result is an `outcore.Array`), or what scikit-learn's TruncatedSVD takes (a NumPy array).
+    `outcore.linalg.svds` of a matrix that may be larger than memory, and one pass for each `transform`. Takes an `outcore.Sparse`
+    or `outcore.Array` (its result is an `outcore.Array`), or what scikit-learn's TruncatedSVD takes (a NumPy array).
 
     Parameters
     ----------
@@ -501,8 +504,7 @@ def _map_sparse(estimator: Estimator, x: Any, shift: Any, matrix: Any, out: Any,
     matrix = np.ascontiguousarray(matrix, computed(x) if isinstance(x, Sparse) else _float_of(x))
     kept, progress = estimator._session(x, out), estimator.progress
     if len(shift) == 0:
-        found = csrmm(x, matrix, out, memory=estimator.memory, progress=progress)
-        return found
+        return csrmm(x, matrix, out, memory=estimator.memory, progress=progress)
     product = csrmm(x, matrix, memory=estimator.memory, progress=progress)
     if isinstance(product, np.ndarray) and out is None:
         product -= shift.astype(product.dtype)

@@ -165,7 +165,15 @@ def test_what_cannot_be_searched_is_refused(rng: np.random.Generator) -> None:
     for k in (0, 21, 2.0, True):
         with pytest.raises(errors.ArgumentError):
             svds(a, k)  # type: ignore[arg-type]
-    for wrong in ({"tol": -1}, {"tol": np.nan}, {"method": "power"}, {"block": 0}, {"ncv": 3}, {"v0": np.zeros(20)}, {"maxiter": -1}):
+    for wrong in (
+        {"tol": -1},
+        {"tol": np.nan},
+        {"method": "power"},
+        {"block": 0},
+        {"ncv": 3},
+        {"v0": np.zeros(20)},
+        {"maxiter": -1},
+    ):
         with pytest.raises(errors.ArgumentError):
             svds(a, 5, **wrong)
     with pytest.raises(errors.ShapeError, match="start vector"):
