@@ -1,4 +1,4 @@
-"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | svd | eigsh | kmeans | knn | format | ls | ...`.
+"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | svd | eigsh | kmeans | knn | format | ...`.
 
 Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
 Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
