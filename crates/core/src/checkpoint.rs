@@ -57,7 +57,9 @@ impl CheckpointFile {
         state: &impl Serialize,
         fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
     ) -> Result<()> {
-        let new = self.path.with_added_extension("new");
+        let mut new = self.path.clone().into_os_string();
+        new.push(".new");
+        let new = PathBuf::from(new);
         let failed = |source: io::Error| Error::of_io(self.path.display().to_string(), source);
         let text = serde_json::to_vec(state).expect("numbers and names have no way to fail");
         let write = || -> Result<()> {

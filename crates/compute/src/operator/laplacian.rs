@@ -50,7 +50,10 @@ impl<O: Operator> Laplacian<O> {
                 degrees.len()
             )));
         }
-        if let Some(node) = degrees.iter().position(|&degree| !(degree >= 0.0)) {
+        if let Some(node) = degrees
+            .iter()
+            .position(|degree| degree.is_nan() || *degree < 0.0)
+        {
             let (name, degree) = (graph.name(), degrees[node]);
             return Err(Error::value(format!(
                 "node {node} of {name} has degree {degree}; a Laplacian is of weights that are not negative"

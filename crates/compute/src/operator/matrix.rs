@@ -75,6 +75,7 @@ impl Matrix {
         Product {
             x: Arc::new(vec![T::ZERO; height as usize * columns]),
             width: columns,
+            is_dense: matches!(self.rows, Rows::Dense(_)),
             blas: self.session.blas().clone(),
         }
     }
@@ -91,6 +92,7 @@ impl Matrix {
         Product {
             x: Arc::new((0..x.nrows()).flat_map(row_of).collect()),
             width,
+            is_dense: matches!(self.rows, Rows::Dense(_)),
             blas: self.session.blas().clone(),
         }
     }
@@ -283,6 +285,8 @@ fn put<T: Real>(rows: &[T], mut y: MatMut<'_, f64>) {
 struct Product<T> {
     x: Arc<Vec<T>>,
     width: usize,
+    /// Sparse rows are multiplied where they are, without packing.
+    is_dense: bool,
     blas: Blas,
 }
 
@@ -320,6 +324,9 @@ impl<T: Real> Product<T> {
     }
 
     fn scratch_bytes(&self, rows: usize) -> usize {
+        if !self.is_dense {
+            return rows * self.width * size_of::<T>();
+        }
         let height = self.x.len() / self.width;
         let shapes = [(rows, height), (height, rows)];
         let bytes = shapes
@@ -390,7 +397,12 @@ impl<T: Real> Fold<T> for Across<T> {
     }
 
     fn task_bytes(&self, rows: usize) -> usize {
-        gemm_scratch_bytes::<T>(self.height, self.product.width, rows, &self.product.blas)
+        match self.product.is_dense {
+            true => {
+                gemm_scratch_bytes::<T>(self.height, self.product.width, rows, &self.product.blas)
+            }
+            false => 0,
+        }
     }
 
     fn dense(&self, state: &mut [T], first: u64, rows: MatRef<'_, T>) -> Result<()> {

@@ -12,7 +12,7 @@ use outcore_core::{DType, MemorySplit, Order, Result, Session, Stage};
 use outcore_device::Locked;
 use outcore_engine::{Plan, Reservation, Task};
 use outcore_kernels as kernels;
-use outcore_kernels::{Mat, MatMut, MatRef};
+use outcore_kernels::{Blas, Mat, MatMut, MatRef};
 use outcore_matrix::{Array, Tile};
 
 /// Sums that are added to at once.
@@ -23,6 +23,9 @@ const PANEL_BYTES: usize = 1 << 20;
 
 /// A panel of less work is no task.
 const TASK_FLOPS: usize = 1 << 20;
+
+/// Tasks that the engine keeps scratch memory for at the least.
+const TASKS: usize = 2;
 
 /// Rows of panels in scratch are whole sectors where they are so many.
 const SECTOR_ROWS: usize = 512;
@@ -83,12 +86,14 @@ impl Layout {
 
     /// What is held all the time, or at least while a pass goes on.
     pub(super) fn bytes(&self) -> u64 {
-        let panel = 8 * self.step * self.capacity;
+        // The largest product is a rotation.
+        let (panel, capacity) = (8 * self.step * self.capacity, self.capacity);
+        let product = panel + product_bytes(self.step, capacity, capacity, &Blas::Builtin);
         let bytes = match self.in_memory {
-            true => 8 * self.rows * self.capacity + 2 * panel,
+            true => 8 * self.rows * capacity,
             false => 4 * panel,
         };
-        bytes as u64
+        (bytes + TASKS * product) as u64
     }
 
     /// What is read by an operation on all columns.
@@ -229,12 +234,7 @@ impl Tall {
         }
         let mut plan = Plan::new(name);
         let orders: Vec<_> = lanes.iter().map(|_| plan.serial()).collect();
-        let held = kernels::gemm_scratch_bytes::<f64>(
-            used.max(self.step),
-            width,
-            used.max(self.step),
-            self.session.blas(),
-        );
+        let held = product_bytes(self.step, used, width, self.session.blas());
         for (at, range) in self.ranges().enumerate() {
             let (beside, lanes, work) = (Arc::clone(beside), Arc::clone(&lanes), Arc::clone(&work));
             let (lane, first) = (at % lanes.len(), range.start);
@@ -378,8 +378,8 @@ impl Tall {
         );
         let y = Arc::new(y.to_owned());
         let mut plan = Plan::new("rotate the basis");
-        let held = kernels::gemm_scratch_bytes::<f64>(self.step, width, depth, self.session.blas())
-            + 8 * self.step * used;
+        let held =
+            product_bytes(self.step, depth, width, self.session.blas()) + 8 * self.step * used;
         for (at, range) in self.ranges().enumerate() {
             let (y, kept, blas) = (Arc::clone(&y), kept.clone(), self.session.blas().clone());
             let task = Task::new("rotate")
@@ -534,6 +534,19 @@ fn ranges(rows: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..rows)
         .step_by(step)
         .map(move |first| first..rows.min(first + step))
+}
+
+/// What a product of a panel with a few columns packs, on either side.
+fn product_bytes(step: usize, used: usize, width: usize, blas: &Blas) -> usize {
+    let shapes = [
+        (used, width, step),
+        (step, width, used),
+        (width, width, step),
+    ];
+    shapes
+        .map(|(m, n, k)| kernels::gemm_scratch_bytes::<f64>(m, n, k, blas))
+        .into_iter()
+        .fold(0, usize::max)
 }
 
 fn tile(plan: &mut Plan, array: &Array, rows: Range<usize>, columns: Range<usize>) -> Tile {
