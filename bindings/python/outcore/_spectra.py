@@ -226,7 +226,8 @@ def eigsh(
     Notes
     -----
     Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems" (2008). The basis is in memory where it
-    fits, else in scratch; blocks of `block` columns must fit. The same bits for any number of threads.
+    fits, else in scratch; blocks of `block` columns must fit. While the basis is in memory, the bits are the same for any
+    number of threads.
     """
     options = native_options(k, which, v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A._graph if isinstance(A, Laplacian) else A, memory=memory)

