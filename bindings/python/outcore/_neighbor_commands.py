@@ -231,18 +231,30 @@ def _collect(session: Session, ranks: Ranks | None, own: Any, path: str) -> None
     counts = [shape[0]]
     if ranks is not None:
         counts += [int(np.frombuffer(ranks.receive(rank, 8), np.int64)[0]) for rank in range(1, ranks.size)]
-    beside = f"{path}.part"
-    with open(beside, "wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (sum(counts), *shape[1:])}
-        np.lib.format.write_array_header_1_0(file, header)
-        for piece in pieces:
-            file.write(piece.tobytes())
-        row_bytes = dtype.itemsize * int(np.prod(shape[1:]))
+    whole = (sum(counts), *shape[1:])
+
+    def all_pieces() -> Iterator[Any]:
+        yield from pieces
         for rank, count in enumerate(counts[1:], start=1):
             for at in range(0, count, step):
-                file.write(ranks.receive(rank, min(step, count - at) * row_bytes))  # type: ignore[union-attr]
-        file.flush()
-        os.fsync(file.fileno())
+                part = (min(step, count - at), *shape[1:])
+                data = ranks.receive(rank, dtype.itemsize * int(np.prod(part)))  # type: ignore[union-attr]
+                yield np.frombuffer(data, dtype).reshape(part)
+
+    beside = f"{path}.part.npy"
+    if isinstance(own, np.ndarray):
+        with open(beside, "wb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": whole}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.writelines(piece.tobytes() for piece in all_pieces())
+            file.flush()
+            os.fsync(file.fileno())
+    else:
+        with contextlib.closing(session.create(beside, whole, dtype, mode="w")) as array:
+            at = 0
+            for piece in all_pieces():
+                array[at : at + len(piece)] = piece
+                at += len(piece)
     os.replace(beside, path)
 
 
