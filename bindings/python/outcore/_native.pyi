@@ -13,8 +13,9 @@ __all__ = [
     "Job",
     "Loader",
     "Matrix",
-    "RowWriter",
+    "MpiRanks",
     "PendingLookUp",
+    "RowWriter",
     "Running",
     "Session",
     "Shards",
@@ -52,6 +53,7 @@ __all__ = [
     "kmeans_fit",
     "memory_allowed",
     "merge_traces",
+    "mpi_finalize",
     "nearest_rows",
     "nearest_rows_graph",
     "open_matrix",
@@ -61,12 +63,12 @@ __all__ = [
     "place_rows",
     "project",
     "reduce",
+    "reuse_shares",
     "row_norms",
     "rows_within",
     "scale",
     "shard_form",
     "sparse_column_statistics",
-    "reuse_shares",
     "sparse_in_memory",
     "sparse_row_norms",
     "sparse_scaled",
@@ -77,9 +79,9 @@ __all__ = [
     "store_is_formatted",
     "store_list",
     "store_repair",
-    "syrk",
     "svds",
     "svds_of_function",
+    "syrk",
     "take_rows",
     "temporary_matrix",
 ]
@@ -552,6 +554,7 @@ class MpiRanks:
 
 def mpi_finalize() -> None: ...
 
+@final
 class Team:
     def __new__(cls, rank: int, size: int, send: Callable[[int, bytes], None], receive: Callable[[int, int], bytes]) -> Team: ...
     @staticmethod

@@ -97,9 +97,10 @@ def knn(
                 found = estimator._voted(near)
                 facts["accuracy"] = _accuracy(team, found, asked)
                 _collect(session, ranks, found, output)
-            for path, result in ((distances, near[0]), (indices, near[1])):
-                if path is not None and ranks is not None:
-                    _collect(session, ranks, result, path)
+            for name, result in (("distances", near[0]), ("indices", near[1])):
+                into = outputs[name]
+                if into is not None and ranks is not None:
+                    _collect(session, ranks, result, into)
             if team is not None:
                 facts["design"] = design or DESIGN
                 told = team.all_gather(json.dumps(facts | estimator.times_).encode())

@@ -417,7 +417,7 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
 
         count = min(self.n_neighbors, X.shape[0])
         found = NearestNeighbors(count, memory=self.memory, progress=self.progress).fit(X)
-        graph = found.kneighbors_graph(X)
+        graph: Any = found.kneighbors_graph(X)
         return (0.5 * (graph + graph.T)).tocsr()
 
     def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:

@@ -151,7 +151,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             )
         samples, features = X.shape
         matrix = native_sparse(X, session, "X")
-        columns = run(_native.sparse_column_statistics(session._inner, matrix), "averaging")
+        columns = run(_native.sparse_column_statistics(session._inner, matrix, None), "averaging")
         _check_finite(X, columns)
         options = native_options(count or min(samples, features), tol=SPARSE_TOL, random_state=self._seed())
         found = run(_native.svds(session._inner, matrix, options, columns["mean"]), "finding components")
@@ -393,7 +393,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
             options = native_options(wanted, tol=self.tol, method=self.method, random_state=_seed(self.random_state))
             if _is_sparse(X):
                 matrix = native_sparse(X, session, "X")
-                statistics = _native.sparse_column_statistics(session._inner, matrix)
+                statistics = _native.sparse_column_statistics(session._inner, matrix, None)
             else:
                 matrix = native_operand(X, "X", session)
                 statistics = _native.column_statistics(session._inner, matrix)

@@ -227,7 +227,7 @@ class NearestNeighbors(_Neighbors):
     progress : bool, optional
         Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
     comm : optional
-        Ranks that each have a part of the rows, and their own queries: an mpi4py communicator, a `torch.distributed` group or True
+        Ranks that each have a part of the rows, and their own queries: an mpi4py communicator, a `torch.distributed` group, True
         for the default one, or what `outcore.ranks.mpi` gives. All ranks call `fit` and searches; each gets the neighbours of its
         own queries, among the rows of all, numbered one rank's after the other's.
 

@@ -10,11 +10,12 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import outcore as oc
 import pytest
+from scipy.sparse import csr_matrix, random_array
+
+import outcore as oc
 from outcore import ranks as of_ranks
 from outcore.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestNeighbors
-from scipy.sparse import csr_matrix, random_array
 
 SEED = 5
 ENVIRONMENT = {
@@ -32,7 +33,7 @@ def on_ranks(count, work):
     def run(rank, comm):
         try:
             found[rank] = work(rank, comm)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             found[rank] = error
 
     threads = [threading.Thread(target=run, args=pair) for pair in enumerate(of_ranks.threads(count))]

@@ -159,8 +159,8 @@ impl OneSided for Window {
             }
         }
         // SAFETY: the window is valid.
-        self.mpi
-            .check(unsafe { (self.mpi.call.MPI_Win_sync)(self.window) })?;
+        let code = unsafe { (self.mpi.call.MPI_Win_sync)(self.window) };
+        self.mpi.check(code)?;
         Ok(Words {
             arrived: self.word(0),
             seen: self.word(1),

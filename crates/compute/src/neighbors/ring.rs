@@ -544,7 +544,7 @@ impl<T: Real> Pass<'_, T> {
         };
         let threads = self.search.session.threads().min(self.group.blocks.len());
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(&work)).collect();
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
             let own = work();
             let joined = others.into_iter().map(|thread| {
                 thread
