@@ -396,7 +396,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
                 statistics = _native.sparse_column_statistics(session._inner, matrix, None)
             else:
                 matrix = native_operand(X, "X", session)
-                statistics = _native.column_statistics(session._inner, matrix)
+                statistics = _native.column_statistics(session._inner, matrix, None)
             columns = run(statistics, "averaging")
             _check_finite(X, columns)
             found = run(_native.svds(session._inner, matrix, options), "finding components")

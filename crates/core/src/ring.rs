@@ -150,6 +150,14 @@ pub trait RingRanks: Ranks {
 }
 
 /// The length of the block in a slot.
+///
+/// ```
+/// use outcore_core::ring::block_length;
+///
+/// let mut slot = [0; 64];
+/// slot[0] = 24;
+/// assert_eq!(block_length(&slot), 24);
+/// ```
 pub fn block_length(slot: &[u8]) -> usize {
     let mut length = [0; BLOCK_LENGTH_BYTES];
     length.copy_from_slice(&slot[..BLOCK_LENGTH_BYTES]);
@@ -184,6 +192,18 @@ pub fn see_all(
 }
 
 /// Asks again and again, less often as time goes by.
+///
+/// ```
+/// use outcore_core::ring::wait_until;
+///
+/// let mut asked = 0;
+/// wait_until(|| {
+///     asked += 1;
+///     Ok(asked == 3)
+/// })?;
+/// assert_eq!(asked, 3);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub fn wait_until(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let mut asked = 0_u32;
     while !is_so()? {

@@ -227,7 +227,30 @@ impl Target {
         }))
     }
 
-    /// The same of a job that is driven.
+    /// The same of a job that is driven, with what else it comes to.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let mut plan = Plan::new("ones");
+    /// let mut target = || Output::Scratch.target(&session, DType::F32, &[2, 2], Order::Row, &mut plan);
+    /// let (one, other) = (target()?, target()?);
+    /// for target in [&one, &other] {
+    ///     let tile = target.region(&mut plan, 0..2, 0..2)?;
+    ///     plan.task(Task::new("fill").write(tile.region).run(move |cx| {
+    ///         tile.of_mut::<f32>(&mut cx.blocks[0])?.fill(1.0);
+    ///         Ok(())
+    ///     }));
+    /// }
+    /// let job = one.driven_beside(other, &session, vec![plan], |stage, mut plans| {
+    ///     stage.run(plans.remove(0), 1.0)?;
+    ///     Ok("filled")
+    /// })?;
+    /// let ([one, other], how) = job.run()?;
+    /// assert_eq!((one.to_vec::<f32>()?, how), (other.to_vec::<f32>()?, "filled"));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn driven_beside<T: Send + 'static>(
         self,
         other: Target,

@@ -44,6 +44,40 @@ pub trait OneSided: Send {
 }
 
 /// A ring over such memory.
+///
+/// ```
+/// use std::sync::Arc;
+/// use outcore_core::Result;
+/// use outcore_core::ring::{OneSided, OneSidedRing, Ring, RingShape, Slot, Words};
+///
+/// /// Of a rank that is alone, whose neighbours are itself.
+/// struct Alone;
+///
+/// impl OneSided for Alone {
+///     fn slot(&self, _: usize) -> Arc<dyn Slot> {
+///         unreachable!("no block goes on")
+///     }
+///     fn put(&mut self, _: usize, _: usize, _: usize, _: u64) -> Result<()> {
+///         unreachable!("no block goes on")
+///     }
+///     fn tell_left(&mut self, _: u64, _: u64) -> Result<()> {
+///         Ok(())
+///     }
+///     fn words(&mut self) -> Result<Words> {
+///         Ok(Words::default())
+///     }
+///     fn close(&mut self) -> Result<()> {
+///         Ok(())
+///     }
+/// }
+///
+/// let ring = OneSidedRing::new(RingShape { ranks: 1, rounds: 1, slots: 2, slot_bytes: 64 }, Alone);
+/// ring.filled(0)?;
+/// assert!(ring.is_here(0)?);
+/// ring.finish(0)?;
+/// assert!(ring.is_done()?);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct OneSidedRing<M>(Mutex<State<M>>);
 
 struct State<M> {
