@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from . import _dataset_commands, _embedding_commands, _native, _neighbor_commands, _plan, _store, errors
+from . import _dataset_commands, _embedding_commands, _knn_bench_commands, _native, _neighbor_commands, _plan, _store, errors
 from ._array import Array
 from ._commands import SEED, THREADS, say, session_of, session_options
 from ._files import read_regular
@@ -631,7 +631,12 @@ def _whole(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not an integer", param_hint="--raw-shape") from None
 
 
-for _command in (*_dataset_commands.COMMANDS, *_embedding_commands.COMMANDS, *_neighbor_commands.COMMANDS):
+for _command in (
+    *_dataset_commands.COMMANDS,
+    *_embedding_commands.COMMANDS,
+    *_neighbor_commands.COMMANDS,
+    *_knn_bench_commands.COMMANDS,
+):
     cli.add_command(_command)
 
 
