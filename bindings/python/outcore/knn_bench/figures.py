@@ -12,8 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .._settings import PathLike
-
 try:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -27,7 +25,7 @@ Results = Sequence[dict[str, Any]]
 PARTS = {"computing_s": "computing", "waiting_s": "waiting for a block", "exchanging_s": "exchanging"}
 
 
-def draw(found: Results, predicted: Results, folder: PathLike) -> list[str]:
+def draw(found: Results, predicted: Results, folder: str | os.PathLike[str]) -> list[str]:
     """Writes PNG files; returns their paths."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     made = {f"designs-{count}-ranks": designs(found, count) for count in _seen(found, "n_ranks")}

@@ -349,7 +349,7 @@ def predictions(found: Sequence[dict[str, Any]], most: int = 1024) -> list[dict[
         for count in counts:
             measured = [one for one in found if (one["design"], one["n_ranks"]) == (design, count)]
             factor = count / 2 if two[0].get("weak") else 1
-            size = {"rows": int(fitted.rows * factor), "queries": int(fitted.queries * factor)}
+            size: dict[str, Any] = {"rows": int(fitted.rows * factor), "queries": int(fitted.queries * factor)}
             if measured:
                 # Beyond what was measured, a rank is to have a core of its own.
                 size["cores"] = measured[0].get("cores")

@@ -20,8 +20,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, FailedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 BURST = "64kb"
 """What a link passes at once after it was idle."""
@@ -69,7 +73,7 @@ class Wire:
         self._switch, self._names = f"knn{own}s", [f"knn{own}n{node}" for node in range(nodes)]
         self._made: list[str] = []
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="outcore-wire-")
         try:
             self._make()

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from .._settings import PathLike
 from ..errors import ArgumentError
 
 COLUMNS = 20_216_830
@@ -48,7 +47,7 @@ WORKLOADS = {
 """A truncated KDD Cup 2010 (30 MB), a larger part of it, and all (2.5 GB)."""
 
 
-def write(path: PathLike, rows: int, *, seed: int, skew: float = 0.0, stretches: int = STRETCHES) -> None:
+def write(path: str | os.PathLike[str], rows: int, *, seed: int, skew: float = 0.0, stretches: int = STRETCHES) -> None:
     """Writes so many rows to a new file, which is there when it is whole."""
     if rows < 1 or not 0 <= skew <= 1:
         raise ArgumentError(f"rows={rows} must be positive, and skew={skew} from 0 to 1")
@@ -61,7 +60,7 @@ def write(path: PathLike, rows: int, *, seed: int, skew: float = 0.0, stretches:
     os.replace(beside, path)
 
 
-def written(folder: PathLike, workload: Workload, *, seed: int, skew: float = 0.0) -> tuple[Path, Path]:
+def written(folder: str | os.PathLike[str], workload: Workload, *, seed: int, skew: float = 0.0) -> tuple[Path, Path]:
     """The files of rows and of queries, which are made if they are not there."""
     paths = []
     for kind, rows, stretches in (("train", workload.rows, STRETCHES), ("test", workload.queries, 2)):
