@@ -41,7 +41,10 @@ MEMORY = "64MiB"
 @click.option("--results", type=click.Path(file_okay=False), help="Folder for a JSON file of each run.")
 @click.option("--figures", type=click.Path(file_okay=False), help="Folder for the figures.")
 @click.option(
-    "--simulate", is_flag=True, help="Also simulate up to 1024 ranks, by constants of the runs of 2; needs the design mpi."
+    "--simulate",
+    type=click.IntRange(2, 4096),
+    metavar="RANKS",
+    help="Also simulate up to so many ranks, by constants of the runs of 2, mpi among them.",
 )
 @session_options
 def bench_knn(
@@ -61,7 +64,7 @@ def bench_knn(
     seed: int,
     results: str | None,
     figures: str | None,
-    simulate: bool,
+    simulate: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -91,7 +94,7 @@ def bench_knn(
         case = {"train": train, "test": test, "neighbors": neighbors, "rate": rate, "bind": bind}
         found += _case(count, designs, times, memory, equal_slots, given, facts, results, not as_json, case)
     told = _told(found)
-    predicted = _simulated(found) if simulate else []
+    predicted = _simulated(found, simulate) if simulate is not None else []
     drawn = _drawn(found, predicted, figures)
     if as_json:
         say({"results": found, "hidden": told, "predicted": predicted, "figures": drawn}, True)
@@ -179,10 +182,10 @@ def _told(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"n_ranks": count, **one} for count in counts for one in hidden([run for run in found if run["n_ranks"] == count])]
 
 
-def _simulated(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _simulated(found: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     from .knn_bench.simulation import predictions
 
-    return predictions(found)
+    return predictions(found, most)
 
 
 def _show(told: list[dict[str, Any]], predicted: list[dict[str, Any]], drawn: list[str]) -> None:

@@ -84,7 +84,7 @@ def test_fitted_constants_give_back_what_was_measured():
     measured = [run(), run()]
     fitted = fit("mpi", measured, measured)
     costs = costs_of(fitted, 2)
-    assert costs.block_s == pytest.approx(np.ones((2, 2)))
+    assert costs.block_s == pytest.approx(np.ones((2, 2, 2)))
     assert costs.transfer_s == pytest.approx(0.25)
     assert predict("mpi", fitted, 2).ring_s == pytest.approx(measured[0]["ring_s"], rel=1e-3)
     assert predict("mpi", fitted, 1).ring_s == pytest.approx(8)

@@ -82,6 +82,24 @@ def simulate(design: Design, slots: int, costs: Costs) -> Times:
 
 
 class _Rank:
+    __slots__ = (
+        "arrived",
+        "computed",
+        "computing",
+        "filled",
+        "idle_since",
+        "left_s",
+        "loading",
+        "phases",
+        "rate",
+        "receiving",
+        "sending",
+        "sent",
+        "since",
+        "times",
+        "version",
+    )
+
     def __init__(self) -> None:
         self.filled = self.arrived = self.sent = self.computed = 0
         self.loading = self.sending = self.receiving = self.computing = False
@@ -238,8 +256,8 @@ class Fitted:
 
     Attributes
     ----------
-    pair_s : array of (2,)
-        Core-seconds to compare a row with a query, for rows of the first and the second half.
+    seconds : array of (2, cells)
+        Core-seconds that the first and the second half of the queries take with the rows of each cell, of equal cells.
     byte_s : float
         For a byte over a link.
     byte_core_s : float
@@ -250,7 +268,7 @@ class Fitted:
     queries: int
     row_bytes: float
     slot_bytes: float
-    pair_s: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
     byte_s: float
     byte_core_s: float
     latency_s: float
@@ -262,37 +280,28 @@ def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str
     for one in (*runs, *baseline):
         if one["n_ranks"] != 2:
             raise ArgumentError(f"constants are fitted to runs of 2 ranks, not of {one['n_ranks']}")
-    first = runs[0]
+    # Of several runs the quickest, which others on the machine disturbed least.
+    first, quickest = (min(some, key=lambda one: float(one["ring_s"])) for some in (runs, baseline))
     total = float(first["bytes_sent"])
-    blocks = first["rounds"] // 2
-    quickest = [_seconds_of_owners(one) for one in baseline]
-    pairs = first["rows"] / 2 * first["queries"]
-    pair_s = np.median(np.array(quickest), axis=0) / pairs
-    exchanged = [one["exchanging_s"] / (one["bytes_sent"] / 2) for one in baseline]
-    byte_s = float(median(exchanged)) / 2
-    extra = float(median(one["computing_s"] for one in runs)) - float(median(one["computing_s"] for one in baseline))
-    byte_core_s = 0.0 if design == "mpi" else max(0.0, extra / total)
-    started = [float(np.mean([rank["waiting_s"][0] for rank in one["ranks"]])) for one in runs]
+    extra = float(first["computing_s"] - quickest["computing_s"])
+    started = float(np.mean([rank["waiting_s"][0] for rank in first["ranks"]]))
     return Fitted(
         rows=first["rows"],
         queries=first["queries"],
         row_bytes=total / first["rows"],
-        slot_bytes=total / 2 / blocks,
-        pair_s=pair_s,
-        byte_s=byte_s,
-        byte_core_s=byte_core_s,
+        slot_bytes=total / first["rounds"],
+        seconds=seconds_of(quickest).reshape(2, -1),
+        byte_s=_exchange_s(quickest) / 2 / (quickest["bytes_sent"] / quickest["rounds"]),
+        byte_core_s=0.0 if design == "mpi" else max(0.0, extra / total),
         latency_s=200e-6,
-        loading_s=float(median(started)),
+        loading_s=started,
     )
 
 
-def _seconds_of_owners(run: dict[str, Any]) -> list[float]:
-    """Core-seconds that both ranks computed with rows of the first rank, and of the second."""
-    found = [0.0, 0.0]
-    for rank, one in enumerate(run["ranks"]):
-        for round_, seconds in enumerate(one["computing_s"]):
-            found[(rank - round_) % 2] += seconds
-    return found
+def _exchange_s(run: dict[str, Any]) -> float:
+    """Of the two transfers of an exchange: from when the second rank has come to it."""
+    rounds = range(0, run["rounds"], 2)
+    return float(median(min(one["exchanging_s"][round_] for one in run["ranks"]) for round_ in rounds))
 
 
 def costs_of(
@@ -302,10 +311,15 @@ def costs_of(
     rows, queries = rows or fitted.rows, queries or fitted.queries
     own_bytes = rows / ranks * fitted.row_bytes
     blocks = max(1, int(np.ceil(own_bytes / fitted.slot_bytes * 0.999)))
-    halves = fitted.pair_s[(np.arange(ranks) * 2) // ranks]
-    seconds = halves * (rows / ranks / blocks) * (queries / ranks)
+    ends = np.linspace(0, 1, fitted.seconds.shape[1] + 1)
+    until = np.concatenate([np.zeros((2, 1)), np.cumsum(fitted.seconds, axis=1)], axis=1)
+    wanted = np.linspace(0, 1, ranks * blocks + 1)
+    halves = np.array([np.diff(np.interp(wanted, ends, half)) for half in until])
+    # Which share of each half of the queries a rank has.
+    shares = np.array([[np.interp(at * 2 / ranks - half, [0, 1], [0, 1]) for at in range(ranks + 1)] for half in range(2)])
+    block_s = (np.diff(shares, axis=1).T @ halves).reshape(ranks, ranks, blocks)
+    block_s *= rows / fitted.rows * queries / fitted.queries
     block_bytes = own_bytes / blocks
-    block_s = np.repeat(seconds[:, None], blocks, axis=1)
     return Costs(
         block_s,
         transfer_s=block_bytes * fitted.byte_s,
@@ -335,8 +349,11 @@ def predict(design: str, fitted: Fitted, ranks: int, **given: Any) -> Times:
     return simulate(kind, slots, costs)
 
 
+COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
+
+
 def predictions(found: Sequence[dict[str, Any]], most: int = 1024) -> list[dict[str, Any]]:
-    """Each design on 1, 2, 4 ... ranks, by constants of its runs on two, beside what was measured."""
+    """Each design on up to so many ranks, by constants of its runs on two, beside the quickest run that was measured."""
     two = [one for one in found if one["n_ranks"] == 2]
     baseline = [one for one in two if one["design"] == "mpi"]
     if not baseline:
@@ -345,8 +362,7 @@ def predictions(found: Sequence[dict[str, Any]], most: int = 1024) -> list[dict[
     for design in dict.fromkeys(one["design"] for one in two):
         runs = [one for one in two if one["design"] == design]
         fitted = fit(design, runs, baseline)
-        counts = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
-        for count in counts:
+        for count in (count for count in COUNTS if count <= most):
             measured = [one for one in found if (one["design"], one["n_ranks"]) == (design, count)]
             factor = count / 2 if two[0].get("weak") else 1
             size: dict[str, Any] = {"rows": int(fitted.rows * factor), "queries": int(fitted.queries * factor)}
@@ -357,7 +373,7 @@ def predictions(found: Sequence[dict[str, Any]], most: int = 1024) -> list[dict[
             one = {"design": design, "n_ranks": count, "ring_s": times.ring_s}
             one |= {name: float(getattr(times, name).mean()) for name in ("computing_s", "waiting_s", "exchanging_s")}
             if measured:
-                one["measured_s"] = float(median(run["ring_s"] for run in measured))
+                one["measured_s"] = float(min(run["ring_s"] for run in measured))
                 one["error"] = times.ring_s / one["measured_s"] - 1
             told.append(one)
     return told
