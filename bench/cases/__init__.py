@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, neighbors, pca, products, reads, rows, samples, sparse, streams, tables
+from cases import fits, kmeans, neighbors, pca, products, reads, rows, samples, sparse, spectra, streams, tables
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
@@ -18,6 +18,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     **pca.BUILDERS,
     **kmeans.BUILDERS,
     **neighbors.BUILDERS,
+    **spectra.BUILDERS,
     **reads.BUILDERS,
     **fits.BUILDERS,
 }

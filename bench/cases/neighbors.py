@@ -1,12 +1,13 @@
-"""Exact nearest neighbours of dense rows, four times the budget."""
+"""Exact nearest neighbours of dense and of sparse rows, four times the budget."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from cases.limits import limit_legs
-from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg
+from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, ZipfFolder
 
 ROWS = 4_000_000
 COLS = 128
@@ -15,9 +16,18 @@ NEIGHBORS = 10
 BUDGET = 512 * MIB
 SMALLEST_BUDGET = 16 * MIB
 
+SPARSE_ROWS = 1_000_000
+SPARSE_COLS = 20_000_000
+ENTRIES_PER_ROW = 35
+SOME_QUERIES = 100
+"""Of the slow rivals."""
+
 OURS = "outcore NearestNeighbors"
 FAISS = "faiss IndexFlatL2 in memory"
 SKLEARN = "scikit-learn brute in memory"
+TOPN = "sparse_dot_topn in memory, inner products"
+SOME_SKLEARN = f"scikit-learn brute in memory, {SOME_QUERIES} queries scaled"
+MERGE = f"merge join in memory, {SOME_QUERIES} queries scaled"
 
 
 def dense(context: Context) -> Case:
@@ -53,4 +63,46 @@ def dense(context: Context) -> Case:
     )
 
 
-BUILDERS: dict[str, Callable[[Context], Case]] = {"neighbors": dense}
+def sparse(context: Context) -> Case:
+    rows = zipf(context, "rows", max(20_000, context.count(SPARSE_ROWS)), seed=6)
+    queries = zipf(context, "queries", max(200, context.count(QUERIES)), seed=7)
+    memory = max(SMALLEST_BUDGET, rows.nbytes // 4)
+    common: dict[str, Any] = {"a": rows.path, "queries": queries.path, "k": NEIGHBORS}
+    some = {**common, "count": SOME_QUERIES, "scaled": queries.rows / SOME_QUERIES}
+    session = {"memory": memory, "scratch": context.path("scratch")}
+    sizes = {"rows": rows.rows, "per_row": ENTRIES_PER_ROW, "threads": len(os.sched_getaffinity(0))}
+    program = {"program": context.path("programs/merge_join")}
+    return Case(
+        "neighbors-sparse",
+        f"{NEIGHBORS} nearest of {rows.rows:,} rows of {SPARSE_COLS:,} columns with {ENTRIES_PER_ROW} entries each to "
+        f"{queries.rows:,} queries, exactly, budget {memory >> 20} MiB, process limited to 64 MiB more",
+        "s",
+        [
+            Leg(OURS, "ours_sparse.neighbors", {**common, **session}, cold=(*rows.parts, *queries.parts), limited=True),
+            Leg(TOPN, "with_sparse_dot_topn.neighbors", common),
+            Leg(SOME_SKLEARN, "with_sklearn.sparse_neighbors", some),
+            Leg(MERGE, "tools.merge_join", {**some, **sizes, **program}),
+        ],
+        [
+            Comparison(OURS, (TOPN,), "sparse_dot_topn, all rows in memory by columns, loading not timed", 1.0),
+            Comparison(OURS, (SOME_SKLEARN,), "scikit-learn, all rows in memory, loading not timed", 10.0),
+            Comparison(OURS, (MERGE,), "a merge of each query with each row in C, loading not timed"),
+        ],
+        Bound(read_bytes=float(rows.nbytes), note="every row read once"),
+        [rows, queries],
+        limit_over_bytes=memory,
+        needs=("sparse_dot_topn", "cc"),
+        notes=(
+            "Recall is the share of neighbours that a search in f64 of the first queries finds too.",
+            "sparse_dot_topn finds the largest inner products, the others the smallest distances.",
+            f"scikit-learn and the merge join search for {SOME_QUERIES} queries; their time is scaled to all of them.",
+        ),
+    )
+
+
+def zipf(context: Context, name: str, rows: int, seed: int) -> ZipfFolder:
+    path = context.path(f"zipf-{name}-{rows}x{ENTRIES_PER_ROW}-seed{seed}")
+    return ZipfFolder(path, rows, SPARSE_COLS, ENTRIES_PER_ROW, seed)
+
+
+BUILDERS: dict[str, Callable[[Context], Case]] = {"neighbors": dense, "neighbors-sparse": sparse}

@@ -93,6 +93,29 @@ class SparseFolder:
 
 
 @dataclass(frozen=True)
+class ZipfFolder:
+    """A matrix in CSR whose rows have `per_row` entries each, by chance; the path tells all of it."""
+
+    path: str
+    rows: int
+    columns: int
+    per_row: int
+    seed: int = 0
+
+    @property
+    def nonzeros(self) -> int:
+        return self.rows * self.per_row
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(f"{self.path}/{name}.npy" for name in ("indptr", "indices", "data"))
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * (self.rows + 1) + 8 * self.nonzeros
+
+
+@dataclass(frozen=True)
 class LibsvmFile:
     """The rows of a matrix as LIBSVM text; the path tells which."""
 
@@ -231,7 +254,7 @@ class Case:
     legs: Sequence[Leg]
     comparisons: Sequence[Comparison]
     bound: Bound = field(default_factory=Bound)
-    files: Sequence[DataFile | RowsCopy | SparseFolder | LibsvmFile | SampleSet | RandomFile | BagTrace] = ()
+    files: Sequence[DataFile | RowsCopy | SparseFolder | ZipfFolder | LibsvmFile | SampleSet | RandomFile | BagTrace] = ()
     limit_over_bytes: int | None = None
     """The process limit, without the margin and without what interpreter and imports of a leg take."""
     needs: tuple[str, ...] = ()

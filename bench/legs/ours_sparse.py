@@ -113,3 +113,18 @@ def libsvm(spec: Spec) -> Result:
         row_of = lambda a, row: a.slice(row, row + 1).scipy()  # noqa: E731
         error = sparse.text_error(a, spec["source"], spec["rows"], spec["nonzeros"], row_of)
         return {**found, "tiled": a.is_tiled, "error": error}
+
+
+def neighbors(spec: Spec) -> Result:
+    """Rows and queries on SSD, the result in memory."""
+    from outcore.neighbors import NearestNeighbors
+
+    configure(spec)
+    rows, queries, found = oc.open(spec["a"]), oc.open(spec["queries"]), []
+
+    def call() -> None:
+        found[:] = [NearestNeighbors(n_neighbors=spec["k"]).fit(rows).kneighbors(queries, return_distance=False)]
+
+    before = lambda: cold([*sparse.files(spec["a"]), *sparse.files(spec["queries"])])  # noqa: E731
+    told = {**sampled(call, before=before), "trace": trace()}
+    return {**told, "recall": sparse.recall(spec, found[0])}

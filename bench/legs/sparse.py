@@ -30,6 +30,22 @@ def files(folder: str) -> list[str]:
     return [f"{folder}/{part}.npy" for part in PARTS]
 
 
+def recall(spec: dict[str, Any], found: Array, checked: int = 10) -> float:
+    """The share of the nearest rows of the first queries, by a plain search in f64, that were found."""
+    q, k = load(spec["queries"], checked).astype(np.float64), spec["k"]
+    indptr, indices, values = mapped(spec["a"])
+    distances = []
+    for start in range(0, len(indptr) - 1, ROWS_AT_ONCE):
+        ends = np.array(indptr[start : start + ROWS_AT_ONCE + 1])
+        entries = slice(ends[0], ends[-1])
+        part = (np.array(values[entries], np.float64), np.array(indices[entries]), ends - ends[0])
+        x = sp.csr_matrix(part, shape=(len(ends) - 1, q.shape[1]))
+        distances.append(x.multiply(x).sum(axis=1).A1[None] - 2 * (q @ x.T).toarray())
+    # All of them have |q|^2 in common.
+    nearest = np.argsort(np.concatenate(distances, axis=1), axis=1, kind="stable")[:, :k]
+    return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(nearest, found[:checked], strict=True)]))
+
+
 def load(folder: str, rows: int | None = None) -> Any:
     """The matrix or its first rows in memory, with offsets of the type of its indices, which SciPy and MKL want."""
     indptr, indices, values = mapped(folder)

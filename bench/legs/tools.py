@@ -56,6 +56,19 @@ def file_reader(spec: Spec) -> Result:
     return {**found, "seconds": [found["seconds"]], "command": words}
 
 
+def merge_join(spec: Spec) -> Result:
+    """The first `count` queries against all rows in memory, their time scaled to all, by a program in C, compiled when it is
+    run for the first time.
+    """
+    program, source = Path(spec["program"]), Path(__file__).with_name("merge_join.c")
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cc", "-O3", "-march=native", "-Wall", "-pthread", "-o", str(program), str(source)], check=True)
+    sizes = [str(spec[key]) for key in ("rows", "per_row", "count", "k", "threads")]
+    done = subprocess.run([str(program), spec["a"], spec["queries"], *sizes], capture_output=True, text=True, check=True)
+    return {"seconds": [float(done.stdout) * spec["scaled"]]}
+
+
 def look_up(spec: Spec) -> Result:
     """As `example`; what a program tells of its memory is kept."""
     words = [spec["program"], *map(str, spec["arguments"]), str(spec["seconds"])]

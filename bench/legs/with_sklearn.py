@@ -17,6 +17,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.neighbors import NearestNeighbors
 
+from legs import sparse
 from legs.measure import captured_variance, cold, inertia, recall, sampled, start_centers
 from legs.sparse import text_error
 
@@ -66,6 +67,19 @@ def neighbors(spec: Spec) -> Result:
         found[:] = [model.kneighbors(q, return_distance=False)]
 
     return {**sampled(call), "recall": recall(spec["a"], q, found[0])}
+
+
+def sparse_neighbors(spec: Spec) -> Result:
+    """Of the first `count` queries, their time scaled to all; the time to load the rows is not counted."""
+    x, q, found = sparse.load(spec["a"]), sparse.load(spec["queries"], spec["count"]), []
+    model = NearestNeighbors(n_neighbors=spec["k"], algorithm="brute").fit(x)
+
+    def call() -> None:
+        found[:] = [model.kneighbors(q, return_distance=False)]
+
+    told = sampled(call)
+    seconds = [each * spec["scaled"] for each in told["seconds"]]
+    return {**told, "seconds": seconds, "recall": sparse.recall(spec, found[0])}
 
 
 def load_svmlight(spec: Spec) -> Result:

@@ -41,6 +41,8 @@ __all__ = [
     "device_read",
     "device_write",
     "draft_matrix",
+    "eigsh",
+    "eigsh_of_function",
     "export_sparse",
     "gemm",
     "gram_product",
@@ -51,6 +53,7 @@ __all__ = [
     "memory_allowed",
     "merge_traces",
     "nearest_rows",
+    "nearest_rows_graph",
     "open_matrix",
     "open_raw",
     "open_sparse",
@@ -59,6 +62,7 @@ __all__ = [
     "project",
     "reduce",
     "row_norms",
+    "rows_within",
     "scale",
     "shard_form",
     "sparse_column_statistics",
@@ -74,6 +78,8 @@ __all__ = [
     "store_list",
     "store_repair",
     "syrk",
+    "svds",
+    "svds_of_function",
     "take_rows",
     "temporary_matrix",
 ]
@@ -229,9 +235,46 @@ def nearest_rows(
     metric: str,
     distances: _Output,
     numbers: _Output,
+    checkpoint: tuple[str, str] | None,
     team: Team | None,
 ) -> Job: ...
+def nearest_rows_graph(
+    session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, has_distances: bool, out: str | None
+) -> Job: ...
+def rows_within(
+    session: Session,
+    rows: _Operand,
+    queries: _Operand | None,
+    radius: float,
+    metric: str,
+    has_distances: bool,
+    out: str | None,
+) -> Job: ...
 def pca_fit(session: Session, x: _Operand, count: int | None, variance: float | None, seed: int, team: Team | None) -> Job: ...
+def eigsh(
+    session: Session,
+    a: _Operand | SparseMatrix,
+    options: dict[str, Any],
+    degrees: npt.NDArray[np.float64] | None = None,
+    form: str | None = None,
+) -> Job: ...
+def eigsh_of_function(
+    session: Session,
+    name: str,
+    order: int,
+    products: Callable[[bool, npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    options: dict[str, Any],
+) -> Job: ...
+def svds(
+    session: Session, a: _Operand | SparseMatrix, options: dict[str, Any], mean: npt.NDArray[np.float64] | None = None
+) -> Job: ...
+def svds_of_function(
+    session: Session,
+    name: str,
+    shape: tuple[int, int],
+    products: Callable[[bool, npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    options: dict[str, Any],
+) -> Job: ...
 def affine(
     session: Session,
     x: _Operand,

@@ -89,7 +89,7 @@ def knn(
             estimator = KNeighborsClassifier(neighbors, weights=weights, metric=metric, comm=ranks)
         estimator.fit(rows, known)
         facts["fit_s"], began = time.perf_counter() - began, time.perf_counter()
-        near = estimator._nearest(queries, None)
+        near = estimator._nearest(queries, None, (distances, indices) if ranks is None else None)
         facts["search_s"] = time.perf_counter() - began
         facts |= {"rows": estimator.n_samples_fit_, "queries": queries.shape[0], "neighbors": neighbors}
         with together(ranks) as team:
@@ -98,7 +98,7 @@ def knn(
                 facts["accuracy"] = _accuracy(team, found, asked)
                 _collect(session, ranks, found, output)
             for path, result in ((distances, near[0]), (indices, near[1])):
-                if path is not None:
+                if path is not None and ranks is not None:
                     _collect(session, ranks, result, path)
             if team is not None:
                 facts["design"] = design or DESIGN

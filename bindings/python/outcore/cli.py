@@ -1,4 +1,4 @@
-"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | kmeans | knn | format | ls | pack | ...`.
+"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | svd | eigsh | kmeans | knn | format | ...`.
 
 Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
 Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
@@ -16,7 +16,17 @@ from typing import Any
 
 import click
 
-from . import _dataset_commands, _embedding_commands, _knn_bench_commands, _native, _neighbor_commands, _plan, _store, errors
+from . import (
+    _dataset_commands,
+    _embedding_commands,
+    _knn_bench_commands,
+    _native,
+    _neighbor_commands,
+    _plan,
+    _spectra_commands,
+    _store,
+    errors,
+)
 from ._array import Array
 from ._commands import SEED, THREADS, say, session_of, session_options
 from ._files import read_regular
@@ -635,6 +645,7 @@ for _command in (
     *_dataset_commands.COMMANDS,
     *_embedding_commands.COMMANDS,
     *_neighbor_commands.COMMANDS,
+    *_spectra_commands.COMMANDS,
     *_knn_bench_commands.COMMANDS,
 ):
     cli.add_command(_command)

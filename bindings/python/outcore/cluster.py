@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from ._sparse import Sparse, is_scipy, native_rows
 from ._team import AllRows, together
 from .errors import ArgumentError, NotFiniteError, ShapeError
 
-__all__ = ["KMeans"]
+__all__ = ["KMeans", "SpectralClustering"]
 
 
 def __dir__() -> list[str]:
@@ -304,6 +304,134 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
     compared_: float
     fit_predict: Callable[..., npt.NDArray[np.int32]]
     fit_transform: Callable[..., Array | Floats]
+
+
+class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
+    """Clusters of a graph: k-means of the leading eigenvectors of its normalized adjacency matrix.
+
+    The graph is read by `outcore.linalg.eigsh`, some tens of times, and never made dense; it may be larger than memory. The
+    eigenvectors, n_samples x n_components, are in memory.
+
+    Parameters
+    ----------
+    n_clusters : int
+    n_components : int, optional
+        Eigenvectors; default n_clusters.
+    affinity : {"nearest_neighbors", "precomputed"}
+        X is rows, whose graph is that of their nearest neighbours, or X is the graph: symmetric, of weights that are not
+        negative.
+    n_neighbors : int
+        Of a row, itself among them; where there are fewer rows, all.
+    tol : float
+        Of the eigenvectors.
+    n_init : int
+        Runs of k-means, of which the best one counts.
+    memory, random_state, progress
+        As of `KMeans`.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,), int32
+    affinity_matrix_ : Sparse, SciPy sparse matrix, Array or ndarray of shape (n_samples, n_samples)
+    eigenvalues_ : ndarray of shape (n_components,)
+        Of the normalized Laplacian, ascending.
+    embedding_ : ndarray of shape (n_samples, n_components)
+    n_features_in_ : int
+    trace_ : Trace
+
+    Notes
+    -----
+    Shi and Malik, "Normalized cuts and image segmentation" (2000), as scikit-learn has it with `assign_labels="kmeans"`, but
+    edges of a node to itself count to its degree.
+    """
+
+    _TAKES_SPARSE = True
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        n_components: int | None = None,
+        affinity: Literal["nearest_neighbors", "precomputed"] = "nearest_neighbors",
+        n_neighbors: int = 10,
+        tol: float = 1e-5,
+        n_init: int = 10,
+        memory: int | str | None = None,
+        random_state: Any = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_components = n_components
+        self.affinity = affinity
+        self.n_neighbors = n_neighbors
+        self.tol = tol
+        self.n_init = n_init
+        self.memory = memory
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> SpectralClustering:
+        """Finds the clusters.
+
+        Parameters
+        ----------
+        X : Sparse, Array, SciPy sparse matrix or array_like of shape (n_samples, n_features), or (n_samples, n_samples) for a
+            precomputed graph
+        y : ignored
+
+        Raises
+        ------
+        ArgumentError
+            For more clusters or components than samples, and for a graph that is not symmetric or has negative degrees.
+        """
+        from ._spectra import eigsh, graph_operator
+
+        with self._fitting(X) as (X, _session, _run):
+            graph = self._graph(X)
+            samples, count = graph.shape[0], self.n_components or self.n_clusters
+            for name, wanted in (("n_clusters", self.n_clusters), ("n_components", count)):
+                if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= samples:
+                    raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
+            operator = graph_operator(graph, "adjacency", self.memory, self.progress)
+            random = check_random_state(self.random_state)
+            seed = int(random.randint(1 << 31))
+            values, vectors = eigsh(
+                operator, int(count), which="LA", tol=self.tol, random_state=seed, memory=self.memory, progress=self.progress
+            )
+            vectors = vectors.numpy() if isinstance(vectors, Array) else vectors
+            roots = np.sqrt(operator.degrees)
+            scale = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
+            self.affinity_matrix_, self.eigenvalues_ = graph, 1 - values[::-1]
+            self.embedding_ = np.ascontiguousarray(vectors[:, ::-1] * scale[:, None])
+            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=random, memory=self.memory, progress=self.progress)
+            self.labels_ = means.fit(self.embedding_).labels_
+        return self
+
+    def _graph(self, X: Any) -> Any:
+        """The graph of X, symmetric."""
+        if self.affinity == "precomputed":
+            return X
+        if self.affinity != "nearest_neighbors":
+            raise ArgumentError(f"affinity must be 'nearest_neighbors' or 'precomputed', not {self.affinity!r}")
+        from .neighbors import NearestNeighbors
+
+        count = min(self.n_neighbors, X.shape[0])
+        found = NearestNeighbors(count, memory=self.memory, progress=self.progress).fit(X)
+        graph = found.kneighbors_graph(X)
+        return (0.5 * (graph + graph.T)).tocsr()
+
+    def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
+        return super()._checked(X, reset=reset, least=2 if reset else least)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.affinity == "precomputed"
+        return tags
+
+    labels_: npt.NDArray[np.int32]
+    affinity_matrix_: Any
+    eigenvalues_: npt.NDArray[np.float64]
+    embedding_: npt.NDArray[np.float64]
 
 
 def _weights(sample_weight: Any, X: Any, rows: AllRows) -> npt.NDArray[np.float64] | None:

@@ -12,14 +12,18 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, unmasked
+from ._array import Array, Floats, native_operand, native_output, result_of, unmasked
 from ._dtypes import computed, is_decoded
-from ._estimator import Estimator
+from ._estimator import Estimator, Run
+from ._session import Session
 from ._settings import PathLike
+from ._sparse import Sparse, is_scipy, native_sparse
+from ._spectra import Method, found_vectors, native_options
 from ._team import AllRows, together
-from .errors import ArgumentError, DTypeError, ShapeError
+from .errors import ArgumentError, DTypeError, NotFiniteError, ShapeError
+from .linalg import csrmm
 
-__all__ = ["PCA"]
+__all__ = ["PCA", "TruncatedSVD"]
 
 
 def __dir__() -> list[str]:
@@ -29,7 +33,8 @@ def __dir__() -> list[str]:
 BLOCK_BYTES = 16 << 20
 """Rows of an array in memory are centred and projected in blocks of this size, so that no centred copy of all of it is made."""
 
-ADVICE = "PCA takes dense rows only. outcore.random_projection reduces sparse ones; .scipy().toarray() makes them dense in memory"
+SPARSE_TOL = 1e-6
+"""Of components of sparse rows, relative to the largest singular value."""
 
 
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
@@ -37,13 +42,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
     One pass over the data for the mean and the covariance (if the covariance exceeds the budget, one pass for each part that
     fits), and one for each `transform`. Takes an `outcore.Array` (its result is an `outcore.Array` too) or what
-    scikit-learn's PCA takes (the result is a NumPy array).
+    scikit-learn's PCA takes (the result is a NumPy array), and sparse rows, an `outcore.Sparse` or SciPy's, which are centred
+    without being made dense.
 
     Parameters
     ----------
     n_components : int, float or None
         How many components: 1 ... min(n_samples, n_features); or, between 0 and 1, as few as explain more than this part of the
-        variance; or all of them.
+        variance; or all of them. Of sparse rows an int or None.
     whiten : bool
         Scale the result of `transform` to unit variance.
     memory : int or str, optional
@@ -75,8 +81,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
     Notes
     -----
-    Takes dense rows; sparse ones are refused before any is read. Features whose deviations are beyond 1e154 or below 1e-154 have
-    covariances outside the range of float64: scale them first.
+    Components of sparse rows come from products with the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes,
+    and need memory, or scratch, for some n_components vectors of n_features.
+
+    Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 
     n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and
     LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int of at most n_features / 5 for `n_components`, of
@@ -87,6 +95,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     >>> pca = PCA(n_components=50).fit(outcore.open("x.npy"))
     >>> y = pca.transform(outcore.open("x.npy"), out="y.npy")
     """
+
+    _TAKES_SPARSE = True
 
     def __init__(
         self,
@@ -110,7 +120,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_samples, n_features)
+        X : Array, Sparse, SciPy sparse matrix or array_like of shape (n_samples, n_features)
         y : ignored
 
         Raises
@@ -120,21 +130,44 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             OverBudgetError for more features than the budget has room for.
         """
         with together(self.comm) as team, self._fitting(X, 2 if team is None else 0) as (X, session, run):
+            if team is not None and _is_sparse(X):
+                raise ArgumentError("components of sparse rows are found in one process: comm must be None")
             samples = AllRows(team, X).count
             if samples < 2:
                 raise ArgumentError(f"the ranks have {samples} sample(s), but at least 2 are needed")
             count, variance = self._wanted(samples, X.shape[1])
+            if _is_sparse(X):
+                self._keep(self._sparse_fit(X, session, run, count, variance), computed(X))
+                return self
             job = _native.pca_fit(session._inner, native_operand(X, "X", session), count, variance, self._seed(), team)
             self._keep(run(job, "finding components"), computed(X))
         return self
 
+    def _sparse_fit(self, X: Any, session: Session, run: Run, count: int | None, variance: float | None) -> dict[str, Any]:
+        """What a fit of dense rows finds, by an iteration on the centred matrix."""
+        if variance is not None:
+            raise ArgumentError(
+                f"n_components={variance} is a part of the variance, which takes dense rows; of sparse ones give an int"
+            )
+        samples, features = X.shape
+        matrix = native_sparse(X, session, "X")
+        columns = run(_native.sparse_column_statistics(session._inner, matrix), "averaging")
+        _check_finite(X, columns)
+        options = native_options(count or min(samples, features), tol=SPARSE_TOL, random_state=self._seed())
+        found = run(_native.svds(session._inner, matrix, options, columns["mean"]), "finding components")
+        freedom = max(samples - 1, 1)
+        values = found["values"][::-1]
+        return {
+            "samples": samples,
+            "features": features,
+            "mean": columns["mean"],
+            "components": _components(session, found).ravel(),
+            "explained_variance": values**2 / freedom,
+            "total_variance": float(columns["m2"].sum() / freedom),
+        }
+
     def _seed(self) -> int:
-        state = 0 if self.random_state is None else self.random_state
-        if not isinstance(state, Integral):
-            return int(check_random_state(state).randint(1 << 31))
-        if not 0 <= int(state) < 1 << 64:
-            raise ArgumentError(f"random_state={state} must be between 0 and 2^64 - 1")
-        return int(state)
+        return _seed(self.random_state)
 
     def _wanted(self, samples: int, features: int) -> tuple[int | None, float | None]:
         wanted, most = self.n_components, min(samples, features)
@@ -212,12 +245,13 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         Array or ndarray of shape (n_samples, n_features), of the type of X.
         """
         check_is_fitted(self)
-        refuse_sparse(X, "X", ADVICE)
-        X = X if isinstance(X, Array) else _floats(np.asarray(unmasked(X, "X")))
+        X = X if isinstance(X, Array) or _is_sparse(X) else _floats(np.asarray(unmasked(X, "X")))
         if X.ndim != 2 or X.shape[1] != self.n_components_:
             raise ShapeError(f"X has shape {tuple(X.shape)}, but must have {self.n_components_} columns, one for each component")
         components = self.components_.astype(np.float64, copy=False)
         matrix = components * self._scale()[:, None] if self.whiten else components
+        if _is_sparse(X):
+            return _map_sparse(self, X, -self.mean_, matrix, out, "reconstructing")
         return self._map(X, np.empty(0), matrix, self.mean_, out, "reconstructing")
 
     @overload
@@ -255,6 +289,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
     def _map(self, X: Any, before: Any, matrix: Any, after: Any, out: Any, label: str) -> Any:
         """(X - before) matrix + after, on SSD if either side is there."""
+        if _is_sparse(X):
+            return _map_sparse(self, X, before @ matrix, matrix, out, label)
         if out is None and not isinstance(X, Array):
             return _map_in_memory(X, before, matrix, after)
         session = self._session(X, out)
@@ -265,7 +301,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         return result_of(session, found, out)
 
     def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
-        refuse_sparse(X, "X", ADVICE)
         return super()._checked(X, reset=reset, least=least)
 
     @property
@@ -280,6 +315,219 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     noise_variance_: float
     n_components_: int
     n_samples_: int
+
+
+class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+    """Linear dimensionality reduction by the largest singular values, without centring: latent semantic analysis.
+
+    `outcore.linalg.svds` of a matrix that may be larger than memory, and one pass for each `transform`. Takes an `outcore.Sparse`
+    or `outcore.Array` (its result is an `outcore.Array`), or what scikit-learn's TruncatedSVD takes (a NumPy array).
+
+    Parameters
+    ----------
+    n_components : int
+        From 1 to min(n_samples, n_features).
+    tol : float
+        Residuals of singular triplets, relative to the largest singular value.
+    method : {"auto", "krylov", "randomized"}
+        As of `outcore.linalg.svds`.
+    memory, random_state, progress
+        As of `PCA`.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Right singular vectors in rows, by descending singular value; the entry of largest magnitude of each is positive, as in
+        scikit-learn.
+    singular_values_ : ndarray of shape (n_components,)
+    explained_variance_, explained_variance_ratio_ : ndarray of shape (n_components,)
+        Variance of the coordinates along each component, and its part of the variance of all features.
+    residuals_ : ndarray of shape (n_components,)
+        |A^T u - s v| of each triplet.
+    n_features_in_ : int
+    trace_ : Trace
+
+    Examples
+    --------
+    >>> topics = TruncatedSVD(100).fit_transform(outcore.open("corpus"))
+    """
+
+    _TAKES_SPARSE = True
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        tol: float = 1e-4,
+        method: Method = "auto",
+        memory: int | str | None = None,
+        random_state: Any = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.tol = tol
+        self.method = method
+        self.memory = memory
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> TruncatedSVD:
+        """Finds the components of X.
+
+        Parameters
+        ----------
+        X : Sparse, Array, SciPy sparse matrix or array_like of shape (n_samples, n_features)
+        y : ignored
+
+        Raises
+        ------
+        ArgumentError
+            For more components than there are. NotFiniteError for NaN or infinity.
+        """
+        with self._fitting(X) as (X, session, run):
+            (samples, features), wanted = X.shape, self.n_components
+            if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= min(samples, features):
+                raise ArgumentError(
+                    f"n_components={wanted!r} must be an integer from 1 to min(n_samples={samples}, n_features={features})"
+                )
+            options = native_options(wanted, tol=self.tol, method=self.method, random_state=_seed(self.random_state))
+            if _is_sparse(X):
+                matrix = native_sparse(X, session, "X")
+                statistics = _native.sparse_column_statistics(session._inner, matrix)
+            else:
+                matrix = native_operand(X, "X", session)
+                statistics = _native.column_statistics(session._inner, matrix)
+            columns = run(statistics, "averaging")
+            _check_finite(X, columns)
+            found = run(_native.svds(session._inner, matrix, options), "finding components")
+            self._keep(found, _components(session, found), columns, computed(X))
+        return self
+
+    def _keep(self, found: dict[str, Any], components: Floats, columns: dict[str, Any], dtype: np.dtype[Any]) -> None:
+        samples, values = columns["count"], found["values"][::-1]
+        variance = np.maximum(values**2 / samples - (components @ columns["mean"]) ** 2, 0)
+        total = columns["m2"].sum() / samples
+        self.components_ = components.astype(dtype, copy=False)
+        self.singular_values_ = values.astype(dtype, copy=False)
+        self.residuals_ = found["residuals"][::-1].copy()
+        self.explained_variance_ = variance.astype(dtype, copy=False)
+        self.explained_variance_ratio_ = (variance / total if total > 0 else np.zeros(len(values))).astype(dtype, copy=False)
+
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+        """Coordinates of the rows of X along the components.
+
+        Parameters
+        ----------
+        X : Sparse, Array, SciPy sparse matrix or array_like of shape (n_samples, n_features)
+        out : path or Array of shape (n_samples, n_components), optional
+            As of `PCA.transform`.
+
+        Returns
+        -------
+        Array or ndarray of shape (n_samples, n_components), of the type of X.
+        """
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        return self._map(X, self.components_.T, out, "projecting")
+
+    def inverse_transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+        """Rows whose coordinates along the components are those of X.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_components)
+        out : path or Array of shape (n_samples, n_features), optional
+            As of `PCA.transform`.
+
+        Returns
+        -------
+        Array or ndarray of shape (n_samples, n_features), of the type of X.
+        """
+        check_is_fitted(self)
+        X = X if isinstance(X, Array) or _is_sparse(X) else _floats(np.asarray(unmasked(X, "X")))
+        kept = len(self.components_)
+        if X.ndim != 2 or X.shape[1] != kept:
+            raise ShapeError(f"X has shape {tuple(X.shape)}, but must have {kept} columns, one for each component")
+        return self._map(X, self.components_, out, "reconstructing")
+
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Any:
+        """`fit` and then `transform` of the same X."""
+        with self._session(X, out)._as_one():
+            return self.fit(X).transform(X, out=out)
+
+    def _map(self, X: Any, matrix: Any, out: Any, label: str) -> Any:
+        none, matrix = np.empty(0), np.ascontiguousarray(matrix, np.float64)
+        if _is_sparse(X):
+            return _map_sparse(self, X, none, matrix, out, label)
+        if out is None and not isinstance(X, Array):
+            return _map_in_memory(X, none, matrix, none)
+        session = self._session(X, out)
+        job = _native.affine(session._inner, native_operand(X, "X", session), none, matrix, none, native_output(out))
+        return result_of(session, session._run(job, label, self.progress), out)
+
+    def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
+        return super()._checked(X, reset=reset, least=2 if reset else least)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    components_: Floats
+    singular_values_: Floats
+    explained_variance_: Floats
+    explained_variance_ratio_: Floats
+    residuals_: npt.NDArray[np.float64]
+
+
+def _seed(state: Any) -> int:
+    """None stands for 0."""
+    state = 0 if state is None else state
+    if not isinstance(state, Integral):
+        return int(check_random_state(state).randint(1 << 31))
+    if not 0 <= int(state) < 1 << 64:
+        raise ArgumentError(f"random_state={state} must be between 0 and 2^64 - 1")
+    return int(state)
+
+
+def _is_sparse(x: Any) -> bool:
+    return isinstance(x, Sparse) or is_scipy(x)
+
+
+def _check_finite(x: Any, columns: dict[str, Any]) -> None:
+    """Refuses what the statistics of its columns say is not finite."""
+    bad = np.flatnonzero(~np.isfinite(columns["min"] + columns["max"]))
+    if len(bad):
+        column = int(bad[0])
+        raise NotFiniteError(f"{x!r} has a value that is not finite in column {column}", column=column)
+
+
+def _components(session: Session, found: dict[str, Any]) -> Floats:
+    """Right singular vectors in rows, by descending value, the entry of largest magnitude of each positive."""
+    vectors = found_vectors(session, found["right"], len(found["values"]), np.dtype(np.float64))
+    rows = np.asarray(vectors.numpy() if isinstance(vectors, Array) else vectors, np.float64).T[::-1]
+    largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
+    signed: Floats = np.ascontiguousarray(rows * np.where(largest < 0, -1.0, 1.0))
+    return signed
+
+
+def _map_sparse(estimator: Estimator, x: Any, shift: Any, matrix: Any, out: Any, label: str) -> Any:
+    """x matrix - shift, for sparse rows; an empty shift has no effect."""
+    matrix = np.ascontiguousarray(matrix, computed(x) if isinstance(x, Sparse) else _float_of(x))
+    kept, progress = estimator._session(x, out), estimator.progress
+    if len(shift) == 0:
+        return csrmm(x, matrix, out, memory=estimator.memory, progress=progress)
+    product = csrmm(x, matrix, memory=estimator.memory, progress=progress)
+    if isinstance(product, np.ndarray) and out is None:
+        product -= shift.astype(product.dtype)
+        return product
+    same = np.eye(matrix.shape[1])
+    operand = native_operand(product, "the product", kept)
+    job = _native.affine(kept._inner, operand, np.ascontiguousarray(shift), same, np.empty(0), native_output(out))
+    return result_of(kept, kept._run(job, label, progress), out)
+
+
+def _float_of(x: Any) -> np.dtype[Any]:
+    return np.dtype(np.float32 if x.dtype == np.float32 else np.float64)
 
 
 def _floats(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

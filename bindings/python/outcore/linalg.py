@@ -29,22 +29,30 @@ from ._array import Array, Floats, native_operand, native_output, refuse_sparse,
 from ._dtypes import computed, float_name
 from ._settings import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_sparse
+from ._spectra import ConvergenceWarning, EigenPairs, Laplacian, SingularTriplets, eigsh, laplacian, svds
 from ._team import together
 from .errors import ArgumentError, DTypeError
 
 __all__ = [
+    "ConvergenceWarning",
+    "EigenPairs",
+    "Laplacian",
+    "SingularTriplets",
     "axpby",
     "column_norms",
     "column_statistics",
     "csrcsc",
     "csrgemv",
     "csrmm",
+    "eigsh",
     "gemm",
     "gram_product",
+    "laplacian",
     "reduce",
     "row_norms",
     "scale",
     "scaled",
+    "svds",
     "syrk",
 ]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,8 +19,9 @@ from . import _native
 from ._array import Array, native_output, result_of
 from ._estimator import Estimator
 from ._plan import Plan, explain
-from ._settings import PathLike
-from ._sparse import Sparse, native_rows
+from ._session import Session
+from ._settings import PathLike, full_path
+from ._sparse import Sparse, is_scipy, native_rows
 from ._team import AllRows, together
 from .errors import ArgumentError, ShapeError
 
@@ -26,6 +29,7 @@ __all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
 
 Metric: TypeAlias = Literal["euclidean", "cosine", "inner_product"]
 Weights: TypeAlias = Literal["uniform", "distance"] | Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
+Mode: TypeAlias = Literal["connectivity", "distance"]
 Outputs: TypeAlias = tuple[PathLike | Array | None, PathLike | Array | None]
 
 METRICS = ("euclidean", "cosine", "inner_product")
@@ -65,36 +69,50 @@ class _Neighbors(Estimator):
         self._rows, self.n_samples_fit_ = X, of_all.count
         return X
 
-    def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
+    def _count(self, X: Any, k: Any) -> int:
+        """How many neighbours each of X is to have."""
+        k = self.n_neighbors if k is None else k
+        if not isinstance(k, Integral) or isinstance(k, bool):
+            raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
+        k = int(k)
+        if k < 1:
+            raise ArgumentError(f"Expected n_neighbors > 0. Got {k}")
+        others = self.n_samples_fit_ - (X is None)
+        if k > others:
+            raise ArgumentError(
+                f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
+                f"n_samples = {others if X is None else X.shape[0]}"
+            )
+        return k
+
+    def _sides(self, X: Any, least: int = 1) -> tuple[Session, Any, Any]:
+        """The session of a search, its rows, and its queries if they are others, `least` at least."""
+        check_is_fitted(self)
+        rows = self._rows
+        if X is not None:
+            X = self._checked(X, reset=False, least=least)
+            rows, X = _of_one_type(rows, X)
+        session = self._session(rows, X)
+        return session, native_rows(rows, "the rows", session), None if X is None else native_rows(X, "X", session)
+
+    def _nearest(self, X: Any, k: Any, out: Outputs | None = None, checkpoint: PathLike | None = None) -> tuple[Array, Array]:
         """Distances and numbers of the k nearest rows to each of X, or to each row but itself."""
         check_is_fitted(self)
         with together(self.comm) as team:
-            k = self.n_neighbors if k is None else k
-            if not isinstance(k, Integral) or isinstance(k, bool):
-                raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
-            k = int(k)
-            if k < 1:
-                raise ArgumentError(f"Expected n_neighbors > 0. Got {k}")
-            others = self.n_samples_fit_ - (X is None)
-            if k > others:
-                raise ArgumentError(
-                    f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
-                    f"n_samples = {others if X is None else X.shape[0]}"
-                )
-            rows = self._rows
-            if X is not None:
-                X = self._checked(X, reset=False, least=1 if team is None else 0)
-                rows, X = _of_one_type(rows, X)
-            session = self._session(rows, X)
+            k = self._count(X, k)
+            if team is not None and checkpoint is not None:
+                raise ArgumentError("a search over ranks leaves no checkpoint")
+            session, rows, queries = self._sides(X, 1 if team is None else 0)
             distances, numbers = (None, None) if out is None else out
             job = _native.nearest_rows(
                 session._inner,
-                native_rows(rows, "the rows", session),
-                None if X is None else native_rows(X, "X", session),
+                rows,
+                queries,
                 k,
                 self.metric,
                 native_output(distances),
                 native_output(numbers),
+                None if checkpoint is None else (full_path(checkpoint), f"{_identity(self._rows)}; {_identity(X)}"),
                 team,
             )
             found = session._run(job, "nearest rows", self.progress)
@@ -102,8 +120,18 @@ class _Neighbors(Estimator):
                 self.times_ = found[2]
             return result_of(session, found[0], distances), result_of(session, found[1], numbers)
 
+    def _alone(self) -> None:
+        if self.comm is not None:
+            raise ArgumentError("graphs and neighbours within a radius are found among rows of one process: comm must be None")
+
     def kneighbors(
-        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True, *, out: Outputs | None = None
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        return_distance: bool = True,
+        *,
+        out: Outputs | None = None,
+        checkpoint: PathLike | None = None,
     ) -> Any:
         """The nearest rows, nearest first; of equal distances, the row that comes first.
 
@@ -117,6 +145,10 @@ class _Neighbors(Estimator):
             Whether distances are returned too.
         out : (path, Array or None, path, Array or None), optional
             Where distances and numbers of rows go, float64 and int64, which may be more than fits memory; None: to scratch.
+        checkpoint : path, optional
+            A folder where groups of queries that are done are kept until all are: a search that was killed, called again, goes
+            on from there and gives the same bytes. Results are then written twice, and rows that look for each other each meet
+            all others.
 
         Returns
         -------
@@ -128,17 +160,23 @@ class _Neighbors(Estimator):
         Raises
         ------
         ArgumentError
-            For more neighbours than rows. NotFiniteError. NoMemoryError, where results do not fit memory.
+            For more neighbours than rows, and for a checkpoint of another search. NotFiniteError. NoMemoryError, where results do
+            not fit memory.
         """
-        distances, numbers = self._nearest(X, n_neighbors, out)
+        distances, numbers = self._nearest(X, n_neighbors, out, checkpoint)
         if out is not None:
             return (distances, numbers) if return_distance else numbers
         return (distances.numpy(), numbers.numpy()) if return_distance else numbers.numpy()
 
     def kneighbors_graph(
-        self, X: Any = None, n_neighbors: int | None = None, mode: Literal["connectivity", "distance"] = "connectivity"
-    ) -> csr_matrix:
-        """The neighbours of each query as a row of a sparse matrix.
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        mode: Mode = "connectivity",
+        *,
+        out: PathLike | None = None,
+    ) -> csr_matrix | Sparse:
+        """The neighbours of each query as a row of a sparse matrix, nearest first.
 
         Parameters
         ----------
@@ -146,31 +184,42 @@ class _Neighbors(Estimator):
             As of `kneighbors`.
         mode : "connectivity" or "distance"
             What entries are: ones, or distances.
+        out : path, optional
+            A folder for a matrix of any size, which replaces an existing matrix when it is complete.
 
         Returns
         -------
-        SciPy matrix of shape (n_queries, n_samples_fit), CSR, float64
+        SciPy matrix of shape (n_queries, n_samples_fit), CSR, float64; with `out`, a Sparse
+
+        Raises
+        ------
+        ArgumentError, NotFiniteError, NoMemoryError
+            As of `kneighbors`.
         """
-        if mode not in ("connectivity", "distance"):
-            raise ArgumentError(f"mode={mode!r} must be 'connectivity' or 'distance'")
-        distances, numbers = self.kneighbors(X, n_neighbors)
-        count, k = numbers.shape
-        data = distances.ravel() if mode == "distance" else np.ones(count * k)
-        return csr_matrix((data, numbers.ravel(), np.arange(count + 1) * k), shape=(count, self.n_samples_fit_))
+        has_distances = _has_distances(mode)
+        k = self._count(X, n_neighbors)
+        self._alone()
+        session, rows, queries = self._sides(X)
+        path = None if out is None else full_path(out)
+        job = _native.nearest_rows_graph(session._inner, rows, queries, k, self.metric, has_distances, path)
+        graph = Sparse._result(session, session._run(job, "nearest rows", self.progress))
+        return graph.scipy(progress=self.progress) if out is None else graph
 
 
 class NearestNeighbors(_Neighbors):
-    """The k nearest rows to each query, exactly, whatever the rows and queries take, as scikit-learn's `NearestNeighbors`.
+    """The nearest rows to each query, or those within a radius, exactly, as scikit-learn's `NearestNeighbors`.
 
-    Every query is compared with every row: by products of blocks first, and again in float64 where these say that a row may be
-    among the nearest. The order is total (distance, then number of the row), so every budget and number of threads gives the
-    same bytes. Takes `outcore.Array`, `outcore.Sparse` and what scikit-learn's takes; rows and queries are both dense, or both
-    sparse.
+    Rows and queries may take more than memory. Every query is compared with every row: by products of blocks first, and again in
+    float64 where these say that a row may be near enough. The order is total (distance, then number of the row), so every budget
+    and number of threads gives the same bytes. Takes `outcore.Array`, `outcore.Sparse` and what scikit-learn's takes; rows and
+    queries are both dense, or both sparse.
 
     Parameters
     ----------
     n_neighbors : int
         Neighbours of each query.
+    radius : float
+        The largest distance of `radius_neighbors`.
     metric : "euclidean", "cosine" or "inner_product"
         "cosine" is 1 - cosine, and 1 where one of the two is zero; "inner_product" is the negative product.
     memory : int or str, optional
@@ -191,8 +240,9 @@ class NearestNeighbors(_Neighbors):
 
     Notes
     -----
-    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups. Of
-    sparse rows only entries are multiplied that a row and a query have in common.
+    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups. Dense
+    rows that look for each other (`kneighbors()`) meet once for both, with the lists of later groups in scratch. Of sparse rows
+    only entries are multiplied that a row and a query have in common.
 
     Examples
     --------
@@ -203,6 +253,7 @@ class NearestNeighbors(_Neighbors):
     def __init__(
         self,
         n_neighbors: int = 5,
+        radius: float = 1.0,
         *,
         metric: Metric = "euclidean",
         memory: int | str | None = None,
@@ -210,6 +261,7 @@ class NearestNeighbors(_Neighbors):
         comm: Any = None,
     ) -> None:
         self.n_neighbors = n_neighbors
+        self.radius = radius
         self.metric = metric
         self.memory = memory
         self.progress = progress
@@ -226,6 +278,110 @@ class NearestNeighbors(_Neighbors):
         with together(self.comm) as team, self._fitting(X, 1 if team is None else 0) as (X, _, _):
             self._keep_rows(X, AllRows(team, X))
         return self
+
+    def radius_neighbors(
+        self,
+        X: Any = None,
+        radius: float | None = None,
+        return_distance: bool = True,
+        sort_results: bool = False,
+        *,
+        out: PathLike | None = None,
+    ) -> Any:
+        """The rows within a radius of each query, in the order of the rows. Distances are compared in float64.
+
+        Parameters
+        ----------
+        X : Array, Sparse, array_like or sparse matrix of shape (n_queries, n_features), optional
+            Default: the rows themselves, each without itself.
+        radius : float, optional
+            The largest distance; default: that of the estimator.
+        return_distance : bool
+            Whether distances are returned, or stored, too.
+        sort_results : bool
+            Nearest first, and of equal distances the row that comes first. Only in memory, and with distances.
+        out : path, optional
+            A folder for a matrix of any size, as of `radius_neighbors_graph`.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_queries,) of arrays, float64
+            If `return_distance`. Of the metric "inner_product" the negative product.
+        indices : ndarray of shape (n_queries,) of arrays, int64
+            With `out`, a Sparse in place of both.
+
+        Raises
+        ------
+        ArgumentError
+            For a radius that is none, and for what cannot be sorted. NotFiniteError. NoMemoryError, where results do not fit
+            memory.
+        """
+        if sort_results and not return_distance:
+            raise ArgumentError("return_distance must be True if sort_results is True.")
+        graph = self._within(X, radius, return_distance, sort_results, out)
+        if out is not None:
+            return graph
+        indices = _each(graph.indices.astype(np.int64, copy=False), graph.indptr)
+        return (_each(graph.data, graph.indptr), indices) if return_distance else indices
+
+    def radius_neighbors_graph(
+        self,
+        X: Any = None,
+        radius: float | None = None,
+        mode: Mode = "connectivity",
+        sort_results: bool = False,
+        *,
+        out: PathLike | None = None,
+    ) -> csr_matrix | Sparse:
+        """The rows within a radius of each query as a row of a sparse matrix, its entries in the order of the rows.
+
+        Parameters
+        ----------
+        X, radius
+            As of `radius_neighbors`.
+        mode : "connectivity" or "distance"
+            What entries are: ones, or distances.
+        sort_results : bool
+            Entries nearest first: only in memory, and of distances.
+        out : path, optional
+            A folder for a matrix of any size, which replaces an existing matrix when it is complete.
+
+        Returns
+        -------
+        SciPy matrix of shape (n_queries, n_samples_fit), CSR, float64; with `out`, a Sparse
+
+        Raises
+        ------
+        ArgumentError, NotFiniteError, NoMemoryError
+            As of `radius_neighbors`.
+        """
+        has_distances = _has_distances(mode)
+        return self._within(X, radius, has_distances, sort_results and has_distances, out)
+
+    def _within(self, X: Any, radius: Any, has_distances: bool, sort_results: bool, out: PathLike | None) -> Any:
+        radius = self.radius if radius is None else radius
+        if not isinstance(radius, Real) or isinstance(radius, bool) or not float(radius) >= (-np.inf if self._is_product else 0):
+            raise ArgumentError(f"radius={radius!r} must be a number{'' if self._is_product else ' of 0 or more'}")
+        if sort_results and out is not None:
+            raise ArgumentError("sort_results=True sorts in memory; with out, entries come in the order of the rows")
+        self._alone()
+        session, rows, queries = self._sides(X)
+        path = None if out is None else full_path(out)
+        job = _native.rows_within(session._inner, rows, queries, float(radius), self.metric, has_distances, path)
+        graph = Sparse._result(session, session._run(job, "rows within a radius", self.progress))
+        if out is not None:
+            return graph
+        found = graph.scipy(progress=self.progress)
+        if sort_results:
+            lines = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
+            order = np.lexsort((found.data, lines))
+            found.data, found.indices = found.data[order], found.indices[order]
+            found.has_sorted_indices = False
+        return found
+
+    @property
+    def _is_product(self) -> bool:
+        return self.metric == "inner_product"
 
 
 class _Voting(_Neighbors):
@@ -248,13 +404,13 @@ class _Voting(_Neighbors):
         self.progress = progress
         self.comm = comm
 
-    def _nearest(self, X: Any, k: Any, out: Outputs | None = None) -> tuple[Array, Array]:
+    def _nearest(self, X: Any, k: Any, out: Outputs | None = None, checkpoint: PathLike | None = None) -> tuple[Array, Array]:
         weights = self.weights
         if weights not in ("uniform", "distance") and not callable(weights):
             raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance' or a function")
         if weights == "distance" and self.metric == "inner_product":
             raise ArgumentError("weights='distance' needs distances; products of metric='inner_product' are none")
-        return super()._nearest(X, k, out)
+        return super()._nearest(X, k, out, checkpoint)
 
     def _voters(self, near: tuple[Array, Array]) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         """The neighbours that a search has found, of some queries at a time, and the weight of each."""
@@ -412,6 +568,41 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _identity(x: Any) -> str:
+    """What tells whether rows are the same: of a file its name, size and time, of memory its bytes."""
+    if x is None:
+        return "each other"
+    if not isinstance(x, (Array, Sparse)):
+        parts = [x.data, x.indices, x.indptr] if is_scipy(x) else [np.ascontiguousarray(x)]
+        digest = hashlib.blake2b()
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).reshape(-1).data)
+        return f"{x.shape} {x.dtype} {digest.hexdigest()}"
+    path = x._file
+    if path is None:
+        raise ArgumentError(f"{x!r} has no name, so that a checkpoint cannot tell it from others; store it under one")
+    try:
+        files = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else [path]
+        facts = [os.stat(file) for file in files]
+    except OSError as error:
+        raise ArgumentError(f"{x!r} is no file whose time tells a checkpoint whether it is the same ({error})") from None
+    return f"{x!r} {x.__reduce__()[1]!r} {[(fact.st_size, fact.st_mtime_ns) for fact in facts]}"
+
+
+def _has_distances(mode: Mode) -> bool:
+    if mode not in ("connectivity", "distance"):
+        raise ArgumentError(f"mode={mode!r} must be 'connectivity' or 'distance'")
+    return mode == "distance"
+
+
+def _each(values: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array of the arrays between some places."""
+    found = np.empty(len(offsets) - 1, object)
+    for number in range(len(found)):
+        found[number] = values[offsets[number] : offsets[number + 1]]
+    return found
 
 
 def _targets(X: Any, y: Any) -> npt.NDArray[Any]:

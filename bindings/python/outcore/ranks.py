@@ -21,9 +21,12 @@ Examples
 from __future__ import annotations
 
 import atexit
+import ctypes
+import os
 import queue
 import sys
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 from . import _native
@@ -126,6 +129,13 @@ class _Mpi(Ranks):
         return self.native.receive(source, count)
 
 
+def _load_of_wheel() -> None:
+    """MPICH's wheel has its library where the loader does not look."""
+    library = Path(sys.prefix, "lib", "libmpi.so.12")
+    if "PMI_RANK" in os.environ and library.exists():
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
 _of_mpi: dict[tuple[int | None, str], _Mpi] = {}
 
 
@@ -153,6 +163,7 @@ def mpi(design: str = "mpi_rma", *, comm: Any = None, heap: int | str = "256MiB"
     key = None if comm is None else int(comm.py2f()), design
     if key not in _of_mpi:
         heap_bytes = parse_bytes(heap, "heap")
+        _load_of_wheel()
         whole, own = _native.MpiRanks.world, _native.MpiRanks.of_communicator
         native = whole(design, heap_bytes) if key[0] is None else own(key[0], design, heap_bytes)
         if not _of_mpi:

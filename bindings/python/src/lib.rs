@@ -13,7 +13,7 @@
 //! | [`adopted`] | memory of NumPy arrays, lent to the engine without a copy |
 //! | [`job`] | planned work, running work, its result |
 //! | [`session`], [`matrix`], [`trace`] | the objects |
-//! | [`linalg`], [`sparse`], [`pca`], [`kmeans`] | what is computed |
+//! | [`linalg`], [`sparse`], [`spectra`], [`pca`], [`kmeans`] | what is computed |
 //! | [`ranks`] | the processes of one job, whose messages Python carries |
 //! | [`foreign`] | import and export |
 //! | [`store`], [`stream`], [`samples`] | formatted stores, streams, datasets |
@@ -40,6 +40,7 @@ mod reader;
 mod samples;
 mod session;
 mod sparse;
+mod spectra;
 mod store;
 mod stream;
 mod tables;
@@ -68,7 +69,7 @@ mod _native {
         Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw, temporary_matrix,
     };
     #[pymodule_export]
-    use crate::neighbors::nearest_rows;
+    use crate::neighbors::{nearest_rows, nearest_rows_graph, rows_within};
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]
@@ -86,6 +87,8 @@ mod _native {
         SparseMatrix, SparseRows, csrcsc, csrmm, gram_product, open_sparse, project,
         sparse_column_statistics, sparse_in_memory, sparse_row_norms, sparse_scaled, sparse_tiled,
     };
+    #[pymodule_export]
+    use crate::spectra::{eigsh, eigsh_of_function, svds, svds_of_function};
     #[pymodule_export]
     use crate::store::{
         crc32c, store_check, store_format, store_is_formatted, store_list, store_repair,

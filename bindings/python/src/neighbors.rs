@@ -1,7 +1,10 @@
 //! `outcore.neighbors`: the nearest rows to each query.
 
+use std::path::PathBuf;
+
 use outcore::kernels::Metric;
-use outcore::neighbors::{self, NeighborOptions, NeighborOutputs};
+use outcore::neighbors::{self, Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions};
+use outcore::pass::Rows;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -12,7 +15,8 @@ use crate::ranks::Team;
 use crate::session::Session;
 use crate::sparse;
 
-/// The k nearest of the rows to each query, or to each row but itself: distances and numbers.
+/// The k nearest of the rows to each query, or to each row but itself: distances and numbers. A
+/// checkpoint is a folder, and what the rows and queries are.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -27,19 +31,15 @@ pub(crate) fn nearest_rows(
     metric: &str,
     distances: Option<Bound<'_, PyAny>>,
     numbers: Option<Bound<'_, PyAny>>,
+    checkpoint: Option<(PathBuf, String)>,
     team: Option<&Team>,
 ) -> PyResult<Job> {
-    let metric = match metric {
-        "euclidean" => Metric::Euclidean,
-        "cosine" => Metric::Cosine,
-        "inner_product" => Metric::InnerProduct,
-        other => return Err(argument(format!("there is no metric {other:?}"))),
-    };
-    let (session, rows) = (session.get()?, sparse::rows(rows)?);
-    let queries = queries.as_ref().map(sparse::rows).transpose()?;
+    let (session, metric) = (session.get()?, metric_of(metric)?);
+    let (rows, queries) = sides(rows, queries)?;
     let outputs = NeighborOutputs {
         distances: output(distances)?,
         rows: output(numbers)?,
+        checkpoint: checkpoint.map(|(path, search)| Checkpoint { path, search }),
     };
     let options = NeighborOptions { k, metric };
     if let Some(team) = team {
@@ -69,4 +69,73 @@ pub(crate) fn nearest_rows(
             Ok(pair.into_pyobject(py)?.into_any().unbind())
         },
     )
+}
+
+/// The same as a sparse matrix; `out` is a path, or None for scratch.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and what to make of it"
+)]
+pub(crate) fn nearest_rows_graph(
+    py: Python<'_>,
+    session: &Session,
+    rows: &Bound<'_, PyAny>,
+    queries: Option<Bound<'_, PyAny>>,
+    k: u64,
+    metric: &str,
+    has_distances: bool,
+    out: Option<PathBuf>,
+) -> PyResult<Job> {
+    let (session, metric) = (session.get()?, metric_of(metric)?);
+    let (rows, queries) = sides(rows, queries)?;
+    let options = NeighborOptions { k, metric };
+    Job::plan(
+        py,
+        || neighbors::nearest_rows_graph(session, rows, queries, options, has_distances, out),
+        sparse::made,
+    )
+}
+
+/// The rows within a radius of each query, as a sparse matrix.
+#[pyfunction]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and what to make of it"
+)]
+pub(crate) fn rows_within(
+    py: Python<'_>,
+    session: &Session,
+    rows: &Bound<'_, PyAny>,
+    queries: Option<Bound<'_, PyAny>>,
+    radius: f64,
+    metric: &str,
+    has_distances: bool,
+    out: Option<PathBuf>,
+) -> PyResult<Job> {
+    let (session, metric) = (session.get()?, metric_of(metric)?);
+    let (rows, queries) = sides(rows, queries)?;
+    let options = RadiusOptions { radius, metric };
+    Job::plan(
+        py,
+        || neighbors::rows_within(session, rows, queries, options, has_distances, out),
+        sparse::made,
+    )
+}
+
+fn metric_of(name: &str) -> PyResult<Metric> {
+    match name {
+        "euclidean" => Ok(Metric::Euclidean),
+        "cosine" => Ok(Metric::Cosine),
+        "inner_product" => Ok(Metric::InnerProduct),
+        other => Err(argument(format!("there is no metric {other:?}"))),
+    }
+}
+
+fn sides(
+    rows: &Bound<'_, PyAny>,
+    queries: Option<Bound<'_, PyAny>>,
+) -> PyResult<(Rows, Option<Rows>)> {
+    let queries = queries.as_ref().map(sparse::rows).transpose()?;
+    Ok((sparse::rows(rows)?, queries))
 }

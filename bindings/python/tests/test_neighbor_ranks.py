@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import outcore as oc
@@ -15,7 +16,12 @@ from outcore.neighbors import KNeighborsClassifier, KNeighborsRegressor, Nearest
 from scipy.sparse import csr_matrix, random_array
 
 SEED = 5
-ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
 
 def on_ranks(count, work):
@@ -98,7 +104,8 @@ def test_an_error_of_one_rank_is_one_of_all_and_names_it():
         return NearestNeighbors(2, comm=comm).fit(own).kneighbors(rows)
 
     for rank, error in enumerate(on_ranks(3, nan)):
-        assert isinstance(error, Exception) and "NaN" in str(error) or "finite" in str(error), (rank, error)
+        assert isinstance(error, Exception), rank
+        assert "NaN" in str(error) or "finite" in str(error)
         assert rank == 1 or "rank 1" in str(error)
     width = lambda rank, comm: NearestNeighbors(2, comm=comm).fit(rows[:, : 3 - rank])  # noqa: E731
     assert all("columns" in str(error) for error in on_ranks(2, width))
@@ -115,9 +122,14 @@ def has_openshmem():
         return False
 
 
-def mpirun(count, *command, **environment):
+BESIDE = shutil.which("mpirun", path=str(Path(sys.executable).parent))
+"""The launcher of the wheel, whose library mpi4py takes."""
+MPIRUN = shutil.which("mpirun") or BESIDE
+
+
+def mpirun(count, *command, launcher=MPIRUN, **environment):
     return subprocess.run(
-        ["mpirun", "-n", str(count), sys.executable, *command],
+        [launcher, "-n", str(count), sys.executable, *command],
         capture_output=True,
         text=True,
         timeout=100,
@@ -126,7 +138,7 @@ def mpirun(count, *command, **environment):
     )
 
 
-needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: install Open MPI")
+needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="no mpirun: install Open MPI")
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +210,27 @@ def test_a_rank_that_dies_ends_all(tmp_path):
     )
     done = mpirun(2, str(tmp_path / "die.py"))
     assert done.returncode != 0 and "rank 1" in done.stderr
+
+
+@pytest.mark.skipif(BESIDE is None, reason="no wheel of Open MPI")
+def test_a_communicator_of_mpi4py_is_taken_by_its_handle(tmp_path):
+    pytest.importorskip("mpi4py")
+    (tmp_path / "program.py").write_text(
+        "import numpy as np\n"
+        "from mpi4py import MPI\n"
+        "from outcore.neighbors import KNeighborsClassifier\n"
+        "from outcore import ranks\n"
+        "half = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.Get_rank() % 2)\n"
+        "x = np.random.default_rng(7).normal(size=(40, 3))\n"
+        "own = slice(half.Get_rank() * 25, 25 + half.Get_rank() * 15)\n"
+        "for comm in (half, ranks.mpi('mpi_o', comm=half)):\n"
+        "    near = KNeighborsClassifier(3, comm=comm).fit(x[own], np.arange(40)[own] % 4)\n"
+        "    alone = KNeighborsClassifier(3).fit(x, np.arange(40) % 4)\n"
+        "    assert near.n_samples_fit_ == 40\n"
+        "    assert np.array_equal(near.predict(x[:9] + 0.1), alone.predict(x[:9] + 0.1))\n"
+    )
+    done = mpirun(4, str(tmp_path / "program.py"), launcher=BESIDE)
+    assert done.returncode == 0, done.stderr
 
 
 def test_text_is_read_in_parts_that_end_at_lines(tmp_path):

@@ -1,6 +1,8 @@
 """Nearest neighbours: those of a plain search, whatever the budget, and those of scikit-learn."""
 
+import multiprocessing
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,166 @@ def test_every_budget_gives_the_same_bytes(tmp_path: Path, rng: np.random.Genera
     np.testing.assert_array_equal(np.load(out[1])[:50], expected[1])
 
 
+def within(x: Any, q: Any, radius: float, metric: str, own: bool = False) -> tuple[list[Any], list[Any]]:
+    """In float64, in the order of the rows."""
+    distances, order = plain(x, q, len(x) - own, metric, own)
+    back = np.argsort(order, axis=1)
+    rows, distances = np.take_along_axis(order, back, 1), np.take_along_axis(distances, back, 1)
+    near = distances <= radius
+    return [d[n] for d, n in zip(distances, near, strict=True)], [r[n] for r, n in zip(rows, near, strict=True)]
+
+
+@pytest.mark.parametrize(("metric", "radius"), [("euclidean", 9.0), ("cosine", 0.3), ("inner_product", -150.0)])
+@pytest.mark.parametrize("form", ["stored", "memory", "sparse", "tiles"])
+def test_rows_within_a_radius_are_those_of_a_plain_search(
+    metric: Any, radius: float, form: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    x, q = (rng.integers(-9, 10, (count, 7)).astype("f4") for count in (900, 70))
+    x[rng.random(x.shape) < 0.3] = 0
+    x[5], q[3], q[4] = 0, 0, x[8]
+    made = {"memory": lambda _, x: x, "stored": lambda name, x: oc.from_numpy(tmp_path / f"{name}.npy", x)}
+    make: Any = made.get(form, lambda name, x: oc.from_scipy(tmp_path / name, sp.csr_matrix(x)))
+    rows, queries = make("x", x), make("q", q)
+    if form == "tiles":
+        tiled = rows.tiled()
+        rows = rows if tiled is None else tiled
+    fitted = NearestNeighbors(radius=radius, metric=metric).fit(rows)
+    for others, own in ((queries, False), (None, True)):
+        expected = within(x, x if own else q, radius, metric, own)
+        distances, numbers = fitted.radius_neighbors(others)
+        stored = fitted.radius_neighbors(others, out=tmp_path / f"near{own}")
+        ones = fitted.radius_neighbors_graph(others, out=tmp_path / f"ones{own}")
+        assert isinstance(stored, oc.Sparse)
+        assert distances.dtype == object
+        np.testing.assert_array_equal([len(row) for row in numbers], [len(row) for row in expected[1]])
+        np.testing.assert_array_equal(np.concatenate(numbers), np.concatenate(expected[1]))
+        np.testing.assert_allclose(np.concatenate(distances), np.concatenate(expected[0]), atol=1e-12)
+        graph, one = stored.scipy(), ones.scipy()
+        np.testing.assert_array_equal(graph.data, np.concatenate(distances))
+        np.testing.assert_array_equal(graph.indices, one.indices)
+        assert (one.data == 1).all()
+        sorted_distances, _ = fitted.radius_neighbors(others, sort_results=True)
+        assert all((np.diff(row) >= 0).all() for row in sorted_distances)
+        assert fitted.radius_neighbors_graph(others, mode="distance").shape == (len(x if own else q), 900)
+
+
+def test_rows_within_a_radius_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    x = datasets.load_iris().data
+    ours, theirs = NearestNeighbors(radius=0.487).fit(x), neighbors.NearestNeighbors(radius=0.487).fit(x)
+    for q in (x, None):
+        for a, b in zip(ours.radius_neighbors(q, sort_results=True), theirs.radius_neighbors(q, sort_results=True), strict=True):
+            assert [len(row) for row in a] == [len(row) for row in b]
+        for mode in ("connectivity", "distance"):
+            a, b = (model.radius_neighbors_graph(q, mode=mode) for model in (ours, theirs))
+            assert abs(a - b).max() < 1e-7
+
+
+def test_what_is_found_within_a_radius_may_exceed_the_budget(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Some rows have few neighbours and some thousands, more than pairs have room for; every budget gives the same bytes."""
+    x = np.concatenate([rng.standard_normal((12_000, 4)) * 50, rng.standard_normal((800, 4)) * 0.01]).astype("f4")
+    x = x[rng.permutation(len(x))]
+    oc.from_numpy(tmp_path / "x.npy", x), oc.from_scipy(tmp_path / "s", sp.csr_matrix(x))
+    for name, count in (("x.npy", len(x)), ("s", 2000)):
+        found = set()
+        for memory, threads in (("4MiB", 1), ("5MiB", 2), ("256MiB", 2)):
+            oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
+            rows: Any = oc.open(tmp_path / name)
+            queries = rows.slice(0, count) if name == "s" else None
+            graph = NearestNeighbors(radius=1.0).fit(rows).radius_neighbors(queries, out=tmp_path / "near")
+            found.add(b"".join((tmp_path / "near" / part).read_bytes() for part in ("indptr.npy", "indices.npy", "data.npy")))
+            assert graph.nnz > (600_000 if name == "x.npy" else 50_000)
+        assert len(found) == 1
+
+
+def test_a_row_may_find_more_than_memory_has_room_for(tmp_path: Path, rng: np.random.Generator) -> None:
+    oc.configure("3MiB", tmp_path, 2, allow_tmpfs_scratch=True)
+    x = rng.standard_normal((150_000, 2), dtype="f4")
+    fitted = NearestNeighbors().fit(oc.from_numpy(tmp_path / "x.npy", x))
+    graph = fitted.radius_neighbors(x[:2], np.inf, out=tmp_path / "near")
+    assert graph.shape == (2, 150_000)
+    assert graph.nnz == 300_000
+    np.testing.assert_array_equal(np.load(tmp_path / "near" / "indices.npy"), np.tile(np.arange(150_000), 2))
+
+
+def test_graphs_are_stored(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((30_000, 5), dtype="f4")
+    oc.from_numpy(tmp_path / "x.npy", x)
+    for memory in ("4MiB", "64MiB"):
+        oc.configure(memory, tmp_path, 2, allow_tmpfs_scratch=True)
+        fitted = NearestNeighbors(4).fit(oc.open(tmp_path / "x.npy"))
+        distances, numbers = fitted.kneighbors()
+        graph = fitted.kneighbors_graph(mode="distance", out=tmp_path / "graph")
+        assert isinstance(graph, oc.Sparse)
+        found = graph.scipy()
+        np.testing.assert_array_equal(found.indices.reshape(-1, 4), numbers)
+        np.testing.assert_array_equal(found.data.reshape(-1, 4), distances)
+        np.testing.assert_array_equal(found.indptr, np.arange(30_001) * 4)
+        ones = fitted.kneighbors_graph(x[:100], 2, out=tmp_path / "ones")
+        assert (ones.shape, ones.nnz) == ((100, 30_000), 200)
+
+
+def test_lists_of_all_groups_stay_within_the_budget(tmp_path: Path, rng: np.random.Generator) -> None:
+    """What one group of queries has found is gone when the next begins."""
+    oc.configure("8MiB", tmp_path, 2, allow_tmpfs_scratch=True)
+    rows = oc.from_numpy(tmp_path / "x.npy", rng.standard_normal((20_000, 4), dtype="f4"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    NearestNeighbors(300).fit(rows).kneighbors(out=(tmp_path / "d.npy", tmp_path / "i.npy"))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    assert grown < 60 << 20, f"{20_000 * 300 * 16 >> 20} MiB of lists, {grown >> 20} MiB more memory"
+
+
+def search_until_killed(folder: Path) -> None:
+    oc.configure("6MiB", folder, 2, allow_tmpfs_scratch=True)
+    fitted = NearestNeighbors(40).fit(oc.open(folder / "x.npy"))
+    fitted.kneighbors(out=(folder / "d.npy", folder / "i.npy"), checkpoint=folder / "so_far")
+
+
+def test_a_killed_search_goes_on(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.integers(0, 9, (20_000, 6)).astype("f4")
+    oc.from_numpy(tmp_path / "x.npy", x)
+    expected = NearestNeighbors(40).fit(oc.open(tmp_path / "x.npy")).kneighbors()
+    for kill_after in (1, 3):
+        process = multiprocessing.get_context("spawn").Process(target=search_until_killed, args=(tmp_path,))
+        process.start()
+        seen: set[bytes] = set()
+        while process.is_alive() and len(seen) < kill_after:
+            seen.update(found.read_bytes() for found in tmp_path.rglob("checkpoint.json"))
+        process.kill()
+        process.join()
+        assert not (tmp_path / "d.npy").exists()
+    fitted = NearestNeighbors(41).fit(oc.open(tmp_path / "x.npy"))
+    with pytest.raises(errors.ArgumentError, match="of another search"):
+        fitted.kneighbors(checkpoint=tmp_path / "so_far")
+    search_until_killed(tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), expected[0])
+    np.testing.assert_array_equal(np.load(tmp_path / "i.npy"), expected[1])
+    assert sorted(path.name for path in tmp_path.glob("*so_far*")) == []
+    with pytest.raises(errors.ArgumentError, match="has no name"):
+        unnamed = oc.open(tmp_path / "x.npy").T @ x
+        NearestNeighbors(2).fit(unnamed).kneighbors(checkpoint=tmp_path / "so_far")
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_that_look_for_each_other_find_what_queries_find(metric: Any, tmp_path: Path, rng: np.random.Generator) -> None:
+    """Half of the products, groups by way of scratch: the same bytes as of a search with queries."""
+    x = rng.integers(-3, 4, (15_000, 24)).astype("f4")
+    oc.from_numpy(tmp_path / "x.npy", x)
+    found = set()
+    for memory, threads in (("3MiB", 1), ("6MiB", 2), ("64MiB", 2)):
+        oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
+        rows = oc.open(tmp_path / "x.npy")
+        distances, numbers = NearestNeighbors(5, metric=metric).fit(rows).kneighbors()
+        found.add((distances.tobytes(), numbers.tobytes()))
+    assert len(found) == 1
+    # Each is in its own list; where others are as near, it may be behind five of them.
+    theirs = NearestNeighbors(6, metric=metric).fit(rows).kneighbors(rows)
+    for query in range(15_000):
+        own = np.flatnonzero(theirs[1][query] == query)
+        keep = np.delete(np.arange(6), own if len(own) else 5)
+        assert (theirs[1][query][keep] == numbers[query]).all()
+        assert (theirs[0][query][keep] == distances[query]).all()
+
+
 @pytest.mark.parametrize("name", ["digits", "wine"])
 @pytest.mark.parametrize("weights", ["uniform", "distance", np.exp])
 def test_classes_are_those_of_scikit_learn(name: str, weights: Any) -> None:
@@ -182,6 +344,15 @@ def test_what_cannot_be_looked_for_says_so(tmp_path: Path) -> None:
             fitted.kneighbors(queries, k)
     with pytest.raises(errors.ArgumentError, match="n_neighbors > 0"):
         fitted.kneighbors(x, 0)
+    for radius in (-1, "1", np.nan):
+        with pytest.raises(errors.ArgumentError, match="radius="):
+            fitted.radius_neighbors(x, radius)
+    with pytest.raises(errors.ArgumentError, match="sorts in memory"):
+        fitted.radius_neighbors(x, sort_results=True, out=tmp_path / "near")
+    with pytest.raises(errors.ArgumentError, match="return_distance must be True"):
+        fitted.radius_neighbors(x, return_distance=False, sort_results=True)
+    with pytest.raises(errors.ArgumentError, match="mode="):
+        fitted.kneighbors_graph(x, mode="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="3 features"):
         fitted.kneighbors(x[:, :2])
     with pytest.raises(errors.ArgumentError, match="must be one of"):
@@ -192,6 +363,9 @@ def test_what_cannot_be_looked_for_says_so(tmp_path: Path) -> None:
         NearestNeighbors().fit(bad).kneighbors()
     with pytest.raises(errors.NotFiniteError, match=r"bad\.npy"):
         fitted.kneighbors(bad)
+    with pytest.raises(errors.NotFiniteError, match=r"bad\.npy.* row 7, column 1"):
+        NearestNeighbors().fit(bad).radius_neighbors(out=tmp_path / "near")
+    assert not (tmp_path / "near").exists()
     with pytest.raises(errors.ArgumentError, match="none"):
         KNeighborsClassifier(metric="inner_product", weights="distance").fit(rows, np.arange(20) % 2).predict(rows)
     with pytest.raises(errors.DTypeError, match=r"outcore\.convert"):

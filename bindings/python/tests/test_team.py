@@ -25,6 +25,9 @@ from outcore.decomposition import PCA
 from outcore.errors import ArgumentError, DTypeError, FailedError, NotFiniteError, ShapeError
 from outcore.ranks import Ranks, threads
 
+MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or ""
+"""The launcher of the wheel, whose library mpi4py takes."""
+
 PROGRAM = Path(__file__).parent / "team_program.py"
 SPLITS = [[60], [41, 19], [20, 0, 40], [0, 60], [1, 24, 9, 0, 26]]
 
@@ -199,10 +202,10 @@ def test_ranks_of_torchrun(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.done")) == ["0.done", "1.done"]
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("mpi4py") or not shutil.which("mpirun"), reason="needs mpi4py and mpirun")
+@pytest.mark.skipif(not importlib.util.find_spec("mpi4py") or not MPIRUN, reason="needs mpi4py and mpirun")
 def test_ranks_of_mpirun(tmp_path: Path) -> None:
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    run("mpirun", "-n", "2", "--oversubscribe", sys.executable, str(PROGRAM), "mpi", str(tmp_path), **root)
+    run(MPIRUN, "-n", "2", "--oversubscribe", sys.executable, str(PROGRAM), "mpi", str(tmp_path), **root)
     assert sorted(path.name for path in tmp_path.glob("*.done")) == ["0.done", "1.done"]
 
 

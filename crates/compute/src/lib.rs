@@ -15,6 +15,7 @@ pub mod operator;
 pub mod pass;
 pub mod pca;
 mod ranks;
+pub mod spectra;
 
 #[cfg(test)]
 pub(crate) mod testing {

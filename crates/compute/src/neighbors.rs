@@ -4,7 +4,8 @@
 //! Shapes: the rows are n x d, the queries m x d, both dense or both sparse; both results m x k.
 //! Cost: as many queries as half of the memory takes meet all rows at a time, so the rows are read
 //! once for each of these groups; 2mnd flops of dense rows, of sparse ones what they have in common.
-//! Nothing of the size m x n is held or written.
+//! Dense rows that look for each other do so in half of that: see `mutual`. Nothing of the size m x n
+//! is held or written.
 //!
 //! ```text
 //!   group of queries   block 0   block 1   ...      in memory, with the k nearest of each so far
@@ -17,15 +18,21 @@
 //! processor.
 
 mod dense;
+mod grown;
+mod mutual;
+mod nearest;
+mod resumed;
 mod ring;
 mod sparse;
+mod within;
 
 use std::ops::Range;
+use std::path::PathBuf;
 
-use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session, with_real};
-use outcore_engine::{Context, ExtentRef, Plan, Region, Task, TaskError, go_on};
-use outcore_kernels::{Metric, Neighbor};
-use outcore_matrix::{Array, Layout, Output, Target, Tile};
+use outcore_core::{Error, Job, MemorySplit, Result, Session, with_real};
+use outcore_engine::{Block, Plan, Region, Task, go_on};
+use outcore_kernels::{Metric, Neighbor, Pair, Within};
+use outcore_matrix::{Array, Output, Sparse};
 
 use self::dense::DenseSearch;
 use self::sparse::SparseSearch;
@@ -50,6 +57,53 @@ pub struct NeighborOutputs {
     pub distances: Output,
     /// Numbers of the rows.
     pub rows: Output,
+    /// Where a search that was interrupted is gone on with.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// How far a search is, and what it has found: kept after each group of queries, durably, until the
+/// results are whole. What is there of the same search is gone on with, to the same bytes.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The folder, which is there (under another name) only meanwhile.
+    pub path: PathBuf,
+    /// What the rows and queries are: one of others is refused.
+    pub search: String,
+}
+
+/// What is looked for within a radius.
+#[derive(Clone, Copy, Debug)]
+pub struct RadiusOptions {
+    /// The largest distance.
+    pub radius: f64,
+    /// What is small.
+    pub metric: Metric,
+}
+
+/// Goes on with rows and queries of one kind and type.
+macro_rules! with_side {
+    ($session:expr, $rows:expr, $queries:expr, $side:ident => $body:expr) => {{
+        let real = $rows.real()?;
+        match (&$rows, $queries) {
+            (Rows::Dense(x), Some(Rows::Dense(q))) => with_real!(real, T => {
+                let $side = DenseSearch::<T>::new($session, x, Some(q));
+                $body
+            }),
+            (Rows::Dense(x), None) => with_real!(real, T => {
+                let $side = DenseSearch::<T>::new($session, x, None);
+                $body
+            }),
+            (Rows::Sparse(x), Some(Rows::Sparse(q))) => with_real!(real, T => {
+                let $side = SparseSearch::<T>::new($session, x, Some(q));
+                $body
+            }),
+            (Rows::Sparse(x), None) => with_real!(real, T => {
+                let $side = SparseSearch::<T>::new($session, x, None);
+                $body
+            }),
+            (x, Some(q)) => Err(not_alike(x, q)),
+        }
+    }};
 }
 
 /// The k nearest rows to each query, nearest first: distances and numbers of rows, m x k. Without
@@ -68,7 +122,8 @@ pub struct NeighborOutputs {
 /// ```
 ///
 /// # Errors
-/// [`Error::Value`] for more neighbours than there are rows, [`Error::NotFinite`];
+/// [`Error::Value`] for more neighbours than there are rows, and for a checkpoint of another search;
+/// [`Error::NotFinite`];
 /// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`]; what keeps the outputs from being
 /// made.
 pub fn nearest_rows(
@@ -79,7 +134,91 @@ pub fn nearest_rows(
     outputs: NeighborOutputs,
 ) -> Result<Job<[Array; 2]>> {
     let queries = queries.as_ref();
-    let others = check(&rows, queries)?;
+    check_nearest(&rows, queries, options)?;
+    for x in [Some(&rows), queries].into_iter().flatten() {
+        if let Rows::Dense(x) = x {
+            outputs.distances.check_distinct(&[x])?;
+            outputs.rows.check_distinct(&[x])?;
+        }
+    }
+    with_side!(session, rows, queries, side => nearest::arrays(session, &side, options, outputs))
+}
+
+/// The same as a sparse matrix, m x n: a row a query, its k entries nearest first. They are
+/// distances, float64, or all one; `out` is a new folder, else the matrix is in scratch.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::neighbors::{NeighborOptions, nearest_rows_graph};
+/// use outcore_kernels::Metric;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let options = NeighborOptions { k: 1, metric: Metric::Euclidean };
+/// let graph = nearest_rows_graph(&session, (&x).into(), None, options, false, None)?.run()?;
+/// assert_eq!((graph.shape(), graph.nonzeros(), graph.has_values()), ([3, 3], 3, false));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`nearest_rows`].
+pub fn nearest_rows_graph(
+    session: &Session,
+    rows: Rows,
+    queries: Option<Rows>,
+    options: NeighborOptions,
+    has_distances: bool,
+    out: Option<PathBuf>,
+) -> Result<Job<Sparse>> {
+    let queries = queries.as_ref();
+    check_nearest(&rows, queries, options)?;
+    with_side!(session, rows, queries, side => {
+        nearest::graph(session, &side, options, has_distances, out)
+    })
+}
+
+/// The rows within a radius of each query, as a sparse matrix, m x n: a row a query, its entries in
+/// the order of the rows. They are distances, float64, or all one; `out` is a new folder, else the
+/// matrix is in scratch. Without queries, those of the rows themselves, each without itself.
+///
+/// Cost: as of [`nearest_rows`], where what a group of queries finds has the memory that it is given
+/// by what groups before it found. Of what finds more, the rows are read again for as much as fits.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::neighbors::{RadiusOptions, rows_within};
+/// use outcore_kernels::Metric;
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let options = RadiusOptions { radius: 3.0, metric: Metric::Euclidean };
+/// let out = folder.path().join("near");
+/// let graph = rows_within(&session, (&x).into(), None, options, true, Some(out))?.run()?;
+/// assert_eq!((graph.shape(), graph.nonzeros()), ([3, 3], 4));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Value`] for a radius that is no number, [`Error::NotFinite`]; [`Error::Shape`],
+/// [`Error::DType`], [`Error::OverBudget`]; what keeps the folder from being made.
+pub fn rows_within(
+    session: &Session,
+    rows: Rows,
+    queries: Option<Rows>,
+    options: RadiusOptions,
+    has_distances: bool,
+    out: Option<PathBuf>,
+) -> Result<Job<Sparse>> {
+    let queries = queries.as_ref();
+    check(&rows, queries)?;
+    if options.radius.is_nan() {
+        return Err(Error::value("the radius is NaN"));
+    }
+    with_side!(session, rows, queries, side => {
+        within::graph(session, side, options, has_distances, out)
+    })
+}
+
+fn check_nearest(rows: &Rows, queries: Option<&Rows>, options: NeighborOptions) -> Result<()> {
+    let others = check(rows, queries)?;
     if options.k == 0 || options.k > others {
         return Err(Error::value(format!(
             "{} neighbours of each query are looked for among {others} rows of {}",
@@ -87,30 +226,17 @@ pub fn nearest_rows(
             rows.name()
         )));
     }
-    for x in [Some(&rows), queries].into_iter().flatten() {
-        if let Rows::Dense(x) = x {
-            outputs.distances.check_distinct(&[x])?;
-            outputs.rows.check_distinct(&[x])?;
-        }
-    }
-    let real = rows.real()?;
-    match (&rows, queries.unwrap_or(&rows)) {
-        (Rows::Dense(x), Rows::Dense(q)) => with_real!(real, T => {
-            let search = DenseSearch::<T>::new(session, x, q, queries.is_none(), options);
-            Search { session, options, side: &search }.job(outputs)
-        }),
-        (Rows::Sparse(x), Rows::Sparse(q)) => with_real!(real, T => {
-            let search = SparseSearch::<T>::new(session, x, q, queries.is_none(), options);
-            Search { session, options, side: &search }.job(outputs)
-        }),
-        (x, q) => Err(Error::value(format!(
-            "{} is {}, the queries in {} are {}: both must be dense, or both sparse",
-            x.name(),
-            kind(x),
-            q.name(),
-            kind(q)
-        ))),
-    }
+    Ok(())
+}
+
+fn not_alike(x: &Rows, q: &Rows) -> Error {
+    Error::value(format!(
+        "{} is {}, the queries in {} are {}: both must be dense, or both sparse",
+        x.name(),
+        kind(x),
+        q.name(),
+        kind(q)
+    ))
 }
 
 fn kind(x: &Rows) -> &'static str {
@@ -150,22 +276,37 @@ fn check(rows: &Rows, queries: Option<&Rows>) -> Result<u64> {
 
 /// Rows and queries of one kind: how they are cut, and how a block of queries is compared with a
 /// panel of rows.
-trait Side {
+trait Side: Clone + Send + 'static {
     /// Some rows.
-    type Part: Clone;
+    type Part: Clone + Send;
 
-    /// What blocks of queries may take together.
-    fn staying(&self) -> MemorySplit;
+    /// The numbers of the queries.
+    fn queries(&self) -> Range<u64>;
+
+    /// How many rows there are.
+    fn rows(&self) -> u64;
+
+    /// How many columns they have.
+    fn width(&self) -> u64;
+
+    /// Some of the queries by themselves, under the same numbers.
+    fn of_queries(&self, range: Range<u64>) -> Result<Self>;
+
+    /// What blocks of queries may take together, beside `held_bytes`.
+    fn staying(&self, held_bytes: u64) -> MemorySplit;
 
     /// Blocks of queries, in order: the numbers of their rows, and the bytes that one takes while it
-    /// waits, its neighbours left out.
-    fn blocks(&self) -> Vec<(Self::Part, u64)>;
+    /// waits. Each query has `bytes_beside` besides.
+    fn blocks(&self, bytes_beside: u64) -> Vec<(Self::Part, u64)>;
 
-    /// Panels of rows.
-    fn panels(&self) -> Vec<Self::Part>;
+    /// Panels of rows, whose bytes and `bytes_beside` a row have room together.
+    fn panels(&self, bytes_beside: u64) -> Vec<Self::Part>;
 
-    /// The numbers of the rows of a part.
-    fn numbers(part: &Self::Part) -> Range<u64>;
+    /// The numbers of the queries of a block.
+    fn numbers(&self, block: &Self::Part) -> Range<u64>;
+
+    /// The numbers of the rows of a panel.
+    fn rows_of(panel: &Self::Part) -> Range<u64>;
 
     /// Bytes on SSD of all rows, and of some queries if these are others.
     fn stored_bytes(&self, queries: Range<u64>) -> u64;
@@ -176,185 +317,149 @@ trait Side {
         plan: &mut Plan,
         queries: &Self::Part,
         rows: &Self::Part,
-        found: Found,
+        sought: Sought,
     ) -> Task;
-}
 
-struct Search<'a, S> {
-    session: &'a Session,
-    options: NeighborOptions,
-    side: &'a S,
-}
-
-/// Blocks of queries that meet all rows together.
-type Group<P> = Vec<P>;
-
-impl<S: Side> Search<'_, S> {
-    fn job(&self, outputs: NeighborOutputs) -> Result<Job<[Array; 2]>> {
-        let (blocks, k) = (self.side.blocks(), self.options.k);
-        let m = blocks.last().map_or(0, |(last, _)| S::numbers(last).end);
-        let mut first = Plan::new("nearest rows");
-        let session = self.session;
-        let mut target = |output: Output, dtype| {
-            let target = output.target(session, dtype, &[m, k], Order::Row, &mut first)?;
-            match target.array.order() == Order::Row || k == 1 || m <= 1 {
-                true => Ok(target),
-                false => Err(Error::value(format!(
-                    "{}: neighbours are written by rows",
-                    target.array.name()
-                ))),
-            }
-        };
-        let distances = target(outputs.distances, DType::F64)?;
-        let rows = target(outputs.rows, DType::I64)?;
-        let panels = self.side.panels();
-        let mut plans = Vec::new();
-        let mut next = Some(first);
-        for group in self.groups(blocks) {
-            let mut plan = next.take().unwrap_or_else(|| Plan::new("nearest rows"));
-            self.add_group(&mut plan, &group, &panels, [&distances, &rows])?;
-            plans.push(plan);
-        }
-        plans.extend(next);
-        distances.job_beside(rows, session, plans)
+    /// Where rows look for each other: their blocks, of which two can meet in one task. Else none.
+    fn mutual_blocks(&self, _bytes_beside: u64) -> Option<Vec<(Self::Part, u64)>> {
+        None
     }
 
-    /// As many blocks as may stay in memory, at least one.
-    fn groups(&self, blocks: Vec<(S::Part, u64)>) -> Vec<Group<S::Part>> {
-        let most = self.side.staying().left();
-        let (mut groups, mut filled) = (Vec::<Group<S::Part>>::new(), 0);
-        for (block, bytes) in blocks {
-            let numbers = S::numbers(&block);
-            let bytes = bytes + 3 * state_bytes(self.options.k) * (numbers.end - numbers.start);
-            match groups.last_mut() {
-                Some(group) if filled + bytes <= most => group.push(block),
-                _ => {
-                    groups.push(vec![block]);
-                    filled = 0;
-                }
-            }
-            filled += bytes;
-        }
-        groups
+    /// A task in which two of these blocks meet; its last blocks are for what each finds.
+    fn meet_each_other(&self, _: &mut Plan, _: [&Self::Part; 2], _: [Sought; 2]) -> Task {
+        unreachable!("there are no such blocks")
     }
+}
 
-    fn add_group(
-        &self,
-        plan: &mut Plan,
-        group: &Group<S::Part>,
-        panels: &[S::Part],
-        targets: [&Target; 2],
-    ) -> Result<()> {
-        let k = self.options.k;
-        let ends = group.first().zip(group.last());
-        let queries = ends.map_or(0..0, |(first, last)| {
-            S::numbers(first).start..S::numbers(last).end
-        });
-        plan.bound(
-            self.side.stored_bytes(queries.clone()) + 16 * k * (queries.end - queries.start),
-        );
-        let extents = targets.map(|target| plan.extent(&target.extent));
-        let layouts = targets.map(|target| target.array.layout());
-        let states: Vec<Region> = group
-            .iter()
-            .enumerate()
-            .map(|(number, block)| {
-                let queries = S::numbers(block);
-                let bytes = (queries.end - queries.start) * state_bytes(k);
-                Region::span(plan.volatile(format!("nearest {number}"), bytes), 0, bytes)
-            })
-            .collect();
-        for (number, panel) in panels.iter().enumerate() {
-            for (queries, state) in group.iter().zip(&states) {
-                go_on()?;
-                let found = Found {
-                    is_first: number == 0,
-                    ..self.found(S::numbers(queries))
-                };
-                let task = self.side.compare(plan, queries, panel, found);
-                plan.task(match number {
-                    0 => task.write(*state),
-                    _ => task.update(*state),
-                });
+/// As many of some blocks, from the first on, as may take `most` bytes together, at least one.
+fn groups<P>(blocks: impl IntoIterator<Item = (P, u64)>, most: u64) -> Vec<Vec<P>> {
+    let (mut groups, mut filled) = (Vec::<Vec<P>>::new(), 0);
+    for (block, bytes) in blocks {
+        match groups.last_mut() {
+            Some(group) if filled + bytes <= most => group.push(block),
+            _ => {
+                groups.push(vec![block]);
+                filled = 0;
             }
         }
-        for (queries, state) in group.iter().zip(states) {
-            let (queries, task) = (S::numbers(queries), Task::new("put").read(state));
-            let found = self.found(queries.clone());
-            let tiles = put_tiles(extents, &layouts, queries, k);
-            let task = tiles
-                .iter()
-                .fold(task, |task, tile| task.write(tile.region));
-            plan.task(task.run(move |cx| found.put(&tiles, cx)));
-        }
-        Ok(())
+        filled += bytes;
     }
+    groups
+}
 
-    fn found(&self, queries: Range<u64>) -> Found {
-        Found {
-            metric: self.options.metric,
-            k: self.options.k as usize,
-            queries: (queries.end - queries.start) as usize,
-            is_first: false,
+/// Has blocks of queries meet panels of rows, in their order; what each block finds is its region.
+fn meet<S: Side>(
+    side: &S,
+    plan: &mut Plan,
+    blocks: &[(S::Part, Sought)],
+    panels: &[S::Part],
+) -> Result<Vec<Region>> {
+    let states = state_regions(plan, blocks.iter().map(|(_, sought)| *sought));
+    for (number, panel) in panels.iter().enumerate() {
+        for ((queries, sought), state) in blocks.iter().zip(&states) {
+            go_on()?;
+            let sought = Sought {
+                is_first: number == 0,
+                ..*sought
+            };
+            let task = side.compare(plan, queries, panel, sought);
+            plan.task(match number {
+                0 => task.write(*state),
+                _ => task.update(*state),
+            });
         }
     }
+    Ok(states)
 }
 
-fn put_tiles(
-    extents: [ExtentRef; 2],
-    layouts: &[Layout; 2],
-    queries: Range<u64>,
-    k: u64,
-) -> [Tile; 2] {
-    [0, 1].map(|side: usize| layouts[side].tile(extents[side], queries.clone(), 0..k))
+/// Memory for what blocks of queries find.
+fn state_regions(plan: &mut Plan, sought: impl Iterator<Item = Sought>) -> Vec<Region> {
+    sought
+        .enumerate()
+        .map(|(number, sought)| {
+            let bytes = sought.bytes();
+            Region::span(plan.volatile(format!("found {number}"), bytes), 0, bytes)
+        })
+        .collect()
 }
 
-fn state_bytes(k: u64) -> u64 {
-    size_of::<Neighbor>() as u64 * k
-}
-
-/// What queries may take that meet all rows together, beside what tasks hold; as much is for rows
-/// that pass by. However little that is, some queries do.
-fn staying(session: &Session, task_bytes: u64) -> MemorySplit {
+/// What queries may take that meet all rows together, beside what tasks and others hold; as much is
+/// for rows that pass by. However little that is, some queries do.
+fn staying(session: &Session, task_bytes: u64, held_bytes: u64) -> MemorySplit {
     let split = MemorySplit::new(session);
-    let staying = split.hold(session.threads() as u64 * task_bytes).staying();
+    let held = session.threads() as u64 * task_bytes + held_bytes;
+    let staying = split.hold(held).staying();
     MemorySplit::of(staying.left().max(split.compared_bytes()))
 }
 
-/// The neighbours of a block of queries.
+/// What each query of a block wants.
 #[derive(Clone, Copy)]
-struct Found {
+enum Wanted {
+    /// As many neighbours.
+    Nearest(u64),
+    /// All rows within a radius, and room for as many pairs in all.
+    Within { radius: f64, pairs: u64 },
+}
+
+/// What a block of queries is looking for.
+#[derive(Clone, Copy)]
+struct Sought {
     metric: Metric,
-    k: usize,
+    wanted: Wanted,
     queries: usize,
     /// Nothing has been compared yet.
     is_first: bool,
 }
 
-impl Found {
+impl Sought {
+    fn new(metric: Metric, wanted: Wanted, queries: Range<u64>) -> Sought {
+        Sought {
+            metric,
+            wanted,
+            queries: (queries.end - queries.start) as usize,
+            is_first: false,
+        }
+    }
+
+    /// Of what is found.
+    fn bytes(&self) -> u64 {
+        match self.wanted {
+            Wanted::Nearest(k) => self.queries as u64 * k * NEIGHBOR_BYTES,
+            Wanted::Within { pairs, .. } => 8 * (1 + self.queries as u64) + pairs * PAIR_BYTES,
+        }
+    }
+
     /// The neighbours so far.
-    fn nearest<'a>(&self, state: &'a mut outcore_engine::Block) -> &'a mut [Neighbor] {
-        let nearest = &mut state.slice_mut::<Neighbor>()[..self.queries * self.k];
+    fn nearest<'a>(&self, state: &'a mut Block) -> &'a mut [Neighbor] {
+        let nearest = state.slice_mut::<Neighbor>();
         if self.is_first {
             nearest.fill(Neighbor::NONE);
         }
         nearest
     }
 
-    /// Writes them to the results.
-    fn put(&self, tiles: &[Tile; 2], cx: &mut Context<'_>) -> std::result::Result<(), TaskError> {
-        let [state, distances, rows] = cx.blocks else {
-            unreachable!("three were declared")
+    /// The pairs so far, behind their number and the number of each query.
+    fn within<'a>(&self, state: &'a mut Block) -> Within<'a> {
+        let Wanted::Within { radius, .. } = self.wanted else {
+            unreachable!("neighbours within a radius are wanted")
         };
-        let nearest = &state.slice::<Neighbor>()[..self.queries * self.k];
-        let mut into = tiles[0].of_mut::<f64>(distances)?;
-        for (at, neighbor) in nearest.iter().enumerate() {
-            into[(at / self.k, at % self.k)] = self.metric.shown(neighbor.distance);
+        let (counts, pairs) = state.bytes_mut().split_at_mut(8 * (1 + self.queries));
+        let counts: &mut [u64] = bytemuck::cast_slice_mut(counts);
+        if self.is_first {
+            counts.fill(0);
         }
-        let mut into = tiles[1].of_mut::<i64>(rows)?;
-        for (at, neighbor) in nearest.iter().enumerate() {
-            into[(at / self.k, at % self.k)] = neighbor.row as i64;
+        let Some((found, counts)) = counts.split_first_mut() else {
+            unreachable!("the number of pairs comes first")
+        };
+        Within {
+            metric: self.metric,
+            radius,
+            counts,
+            found,
+            pairs: bytemuck::cast_slice_mut(pairs),
         }
-        Ok(())
     }
 }
+
+const NEIGHBOR_BYTES: u64 = size_of::<Neighbor>() as u64;
+const PAIR_BYTES: u64 = size_of::<Pair>() as u64;

@@ -5,14 +5,19 @@
 //! passes in its own element type.
 
 mod centred;
+mod converted;
 mod gram;
+mod laplacian;
 mod matrix;
+mod turned;
 
 use outcore_kernels::{Mat, MatMut, MatRef};
 
 pub use centred::Centred;
 pub use gram::Gram;
+pub use laplacian::{GraphForm, Laplacian};
 pub use matrix::Matrix;
+pub use turned::Turned;
 
 use outcore_core::Stage;
 use outcore_core::{Error, Result};
@@ -41,6 +46,21 @@ pub trait Operator {
 
     /// Bytes that a product with a block of columns holds, besides the columns and the result.
     fn held_bytes(&self, columns: usize) -> u64;
+
+    /// What errors call it.
+    fn name(&self) -> &str {
+        "the operator"
+    }
+
+    /// Bytes that a pass of a product reads.
+    fn pass_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The same of a product with A^T A.
+    fn gram_held_bytes(&self, columns: usize) -> u64 {
+        self.held_bytes(columns) + 8 * (self.shape()[0] * columns) as u64
+    }
 
     /// What products are rounded to: the machine epsilon of the type that they are computed in.
     fn epsilon(&self) -> f64 {
@@ -83,6 +103,65 @@ fn gram_of_two_products<O: Operator + ?Sized>(
     let mut between = Mat::zeros(operator.shape()[0], x.ncols());
     operator.apply(x, between.as_mut(), stage)?;
     operator.apply_transposed(between.as_ref(), y, stage)
+}
+
+/// A map of any shape that is a function of the caller's.
+pub struct Given<F> {
+    name: String,
+    shape: [usize; 2],
+    apply: F,
+}
+
+impl<F: Fn(bool, MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()>> Given<F> {
+    /// `apply(transposed, x, y)` writes A x to y, or A^T x; both have some columns.
+    ///
+    /// ```
+    /// use outcore_compute::operator::{Given, Operator};
+    ///
+    /// // Row i of A x is element i of x.
+    /// let first = Given::new("the first rows", [2, 3], |transposed, x, mut y| {
+    ///     let rows = if transposed { 3 } else { 2 };
+    ///     (0..x.ncols()).for_each(|j| (0..rows).for_each(|i| y[(i, j)] = if i < 2 { x[(i, j)] } else { 0.0 }));
+    ///     Ok(())
+    /// });
+    /// assert_eq!((first.name(), first.shape()), ("the first rows", [2, 3]));
+    /// ```
+    pub fn new(name: impl Into<String>, shape: [usize; 2], apply: F) -> Given<F> {
+        Given {
+            name: name.into(),
+            shape,
+            apply,
+        }
+    }
+}
+
+impl<F: Fn(bool, MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()>> Operator for Given<F> {
+    fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn held_bytes(&self, _columns: usize) -> u64 {
+        0
+    }
+
+    fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        stage.check()?;
+        (self.apply)(false, x, y)
+    }
+
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        stage.check()?;
+        (self.apply)(true, x, y)
+    }
 }
 
 /// A symmetric map that is a function of the caller's.

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod checkpoint;
 mod error;
 pub mod file;
 #[cfg(feature = "foreign")]

@@ -12,6 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use outcore_engine::{Plan, Region, Task};
 use outcore_store::{CHECKPOINT, Folder, NewFolder, NewObjects, Store, Unfinished, locate};
@@ -56,6 +57,18 @@ impl StagingFolder {
         Ok(StagingFolder {
             folder: around.create_folder(&name, Unfinished::Kept, parts)?,
             objects,
+        })
+    }
+
+    /// In scratch, for files that get no name: they go with the folder, but for those that are open.
+    pub fn unnamed(session: &Session, parts: &[&str]) -> Result<StagingFolder> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("unnamed-{}-{number}", std::process::id());
+        let around = session.lasting_scratch()?;
+        Ok(StagingFolder {
+            folder: around.create_folder(&name, Unfinished::Removed, parts)?,
+            objects: None,
         })
     }
 

@@ -456,6 +456,63 @@ pub fn orthonormalize<T: Real>(a: MatRef<'_, T>) -> Result<Mat<T>, Error> {
     Ok(thin_q(a))
 }
 
+/// A = U diag(s) V^T.
+#[derive(Clone, Debug)]
+pub struct Svd<T> {
+    /// n values, descending.
+    pub values: Vec<T>,
+    /// n x n, left singular vectors as columns.
+    pub left: Mat<T>,
+    /// n x n, right singular vectors as columns.
+    pub right: Mat<T>,
+}
+
+/// The singular values and vectors of a square matrix.
+///
+/// Shapes: a is n x n. Cost: about 20 n^3 flops, not interruptible; allocates some 8 n^2 elements.
+///
+/// # Errors
+/// [`Error::Shape`]; [`Error::NotConverged`] for NaN or infinity.
+pub fn svd<T: Real>(a: MatRef<'_, T>) -> Result<Svd<T>, Error> {
+    let n = a.nrows();
+    if a.ncols() != n {
+        return Err(Error::shape("svd", &[("a", &a.shape())]));
+    }
+    let not_converged = |why| Error::NotConverged {
+        operation: "svd",
+        why,
+    };
+    if let Some((i, j)) = first_non_finite(a) {
+        return Err(not_converged(format!(
+            "element ({i}, {j}) is {}",
+            a[(i, j)]
+        )));
+    }
+    if n == 0 {
+        return Ok(Svd {
+            values: Vec::new(),
+            left: Mat::new(),
+            right: Mat::new(),
+        });
+    }
+    let found = a
+        .svd()
+        .map_err(|error| not_converged(format!("{error:?}")))?;
+    let values = found.S().column_vector();
+    Ok(Svd {
+        values: (0..n).map(|j| values[j]).collect(),
+        left: found.U().to_owned(),
+        right: found.V().to_owned(),
+    })
+}
+
+/// Bytes that [`svd`] allocates at its peak, the result included.
+pub fn svd_scratch_bytes<T: Real>(n: usize) -> usize {
+    let column = (n + 16) * size_of::<T>();
+    let packed = (2 * n * n.min(512) * size_of::<T>()).min(FAER_THREAD_BYTES);
+    8 * n * column + packed
+}
+
 fn thin_q<T: Real>(a: MatRef<'_, T>) -> Mat<T> {
     if a.ncols() == 0 {
         Mat::zeros(a.nrows(), 0)

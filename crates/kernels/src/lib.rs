@@ -59,8 +59,8 @@ pub use blas::Blas;
 pub use caches::{append_past_caches, fetch_bytes, fetch_from};
 pub use checksums::{append_with_crc32c, crc32c_of_three};
 pub use eigen::{
-    Eigen, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes, eigh_top_with,
-    orthonormalize,
+    Eigen, Svd, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes,
+    eigh_top_with, orthonormalize, svd, svd_scratch_bytes,
 };
 pub use elementwise::{
     Narrow, add_into_f64, axpby, axpby_until, center_into, convert_from_f64, convert_into,
@@ -75,8 +75,9 @@ pub use nearest::{
     nearest_until, row_squares,
 };
 pub use neighbors::{
-    Metric, Neighbor, NeighborTile, NumberedRows, Postings, SparseNumberedRows, add_neighbors,
-    add_sparse_neighbors, neighbors_reference, squares_of_rows,
+    Metric, Neighbor, NeighborTile, NumberedRows, Pair, Postings, SparseNumberedRows, Within,
+    add_mutual_neighbors, add_neighbors, add_sparse_neighbors, add_sparse_within, add_within,
+    neighbors_reference, squares_of_rows,
 };
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Real, RealType};
@@ -85,9 +86,9 @@ pub use reduce::{
     sum_of_squares,
 };
 pub use sparse::{
-    CALL_FLOPS, Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm, csrmm_flops,
-    csrmm_transposed, csrmm_transposed_until, csrmm_until, dense_times_sparse, gram_rows,
-    sparse_times_sparse,
+    CALL_FLOPS, Converted, Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm,
+    csrmm_flops, csrmm_transposed, csrmm_transposed_until, csrmm_until, dense_times_sparse,
+    gram_rows, sparse_times_sparse,
 };
 pub use squares::Squares;
 pub use statistics::ColumnStatistics;

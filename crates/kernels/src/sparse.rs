@@ -477,6 +477,62 @@ impl<T: Real, A: Lines<T>> Lines<T> for Picked<'_, A> {
     }
 }
 
+/// The same lines with values of another type.
+#[derive(Clone, Copy, Debug)]
+pub struct Converted<A, T> {
+    lines: A,
+    from: std::marker::PhantomData<T>,
+}
+
+impl<T: Real, A: Lines<T>> Converted<A, T> {
+    /// Each line is converted when it is visited.
+    pub fn new(lines: A) -> Self {
+        Self {
+            lines,
+            from: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<T: Real, U: Real, A: Lines<T>> Lines<U> for Converted<A, T> {
+    type Index = A::Index;
+    const WHOLE_LINES: bool = A::WHOLE_LINES;
+
+    fn lines(&self) -> usize {
+        self.lines.lines()
+    }
+
+    fn width(&self) -> usize {
+        self.lines.width()
+    }
+
+    fn entries(&self) -> usize {
+        self.lines.entries()
+    }
+
+    #[inline(always)]
+    fn each_line(self, mut f: impl FnMut(usize, Entries<'_, A::Index, U>)) {
+        let mut values = Vec::new();
+        self.lines.each_line(
+            #[inline(always)]
+            |line, entries| {
+                values.clear();
+                values.extend(entries.values.iter().map(|value| U::of(value.f64())));
+                let Entries { indices, base, .. } = entries;
+                let values = &values[..];
+                f(
+                    line,
+                    Entries {
+                        indices,
+                        values,
+                        base,
+                    },
+                );
+            },
+        );
+    }
+}
+
 /// Rows of the dense operand are prefetched this many entries ahead.
 const AHEAD: usize = 8;
 /// Most vectors of a row that are prefetched by software; hardware fetches the others in time.

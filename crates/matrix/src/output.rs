@@ -176,10 +176,11 @@ impl Target {
         self.filled_by(session, job)
     }
 
-    /// The job that fills it and another one.
+    /// The job that fills it and another one, driven by `work`, which is handed these plans.
     ///
     /// ```
     #[doc = include_str!("setup.doctest")]
+    /// use outcore_core::Stage;
     /// use outcore_engine::{Plan, Task};
     ///
     /// let mut plan = Plan::new("ones");
@@ -193,7 +194,10 @@ impl Target {
     ///         Ok(())
     ///     }));
     /// }
-    /// let [one, other] = one.job_beside(other, &session, vec![plan])?.run()?;
+    /// let run = |stage: &mut Stage, plans: Vec<Plan>| {
+    ///     plans.into_iter().try_for_each(|plan| stage.run(plan, 1.0).map(drop))
+    /// };
+    /// let [one, other] = one.job_beside(other, &session, vec![plan], run)?.run()?;
     /// assert_eq!(one.to_vec::<f32>()?, other.to_vec::<f32>()?);
     /// # Ok::<(), outcore_core::Error>(())
     /// ```
@@ -202,11 +206,14 @@ impl Target {
         other: Target,
         session: &Session,
         plans: Vec<Plan>,
+        work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<()> + Send + 'static,
     ) -> Result<Job<[Array; 2]>> {
         let targets = [self, other];
         let arrays = [0, 1].map(|side: usize| targets[side].array.clone());
         let are_new = [0, 1].map(|side: usize| targets[side].unfinished.is_some());
-        let job = Job::new(session, plans, move |_| Ok(arrays))?;
+        let job = Job::driven(session, plans, move |stage, plans| {
+            work(stage, plans).map(|()| arrays)
+        })?;
         let job = targets.into_iter().fold(job, |job, target| {
             job.writes(target.writer, target.unfinished)
         });

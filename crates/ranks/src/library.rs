@@ -85,13 +85,25 @@ pub(crate) struct Mpi {
     is_ours: Mutex<bool>,
 }
 
-/// The names that the libraries of the two interfaces have.
-const NAMES: [&str; 4] = [
-    "libmpi.so.40",
-    "libmpi.so.12",
-    "libmpich.so.12",
-    "libmpi.so",
-];
+/// The names that the libraries of the two interfaces have, those of the launcher first.
+fn names() -> [&'static str; 4] {
+    let is_hydra = std::env::var_os("PMI_RANK").is_some()
+        && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_none();
+    match is_hydra {
+        true => [
+            "libmpi.so.12",
+            "libmpich.so.12",
+            "libmpi.so",
+            "libmpi.so.40",
+        ],
+        false => [
+            "libmpi.so.40",
+            "libmpi.so.12",
+            "libmpich.so.12",
+            "libmpi.so",
+        ],
+    }
+}
 
 impl Mpi {
     /// The library that the process has loaded, or that the loader finds; begun, if it was not.
@@ -110,9 +122,11 @@ impl Mpi {
         const LOADED: c_int = 4;
         // SAFETY: initialisers of an MPI library have no conditions.
         let open = |name: &&str, flags| unsafe { Library::open(Some(*name), flags) }.ok();
-        let loaded = NAMES.iter().find_map(|name| open(name, RTLD_NOW | LOADED));
+        let loaded = names()
+            .iter()
+            .find_map(|name| open(name, RTLD_NOW | LOADED));
         let found = || {
-            NAMES
+            names()
                 .iter()
                 .find_map(|name| open(name, RTLD_NOW | RTLD_GLOBAL))
         };

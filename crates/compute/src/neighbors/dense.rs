@@ -12,7 +12,7 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, MatRef, NeighborTile, NumberedRows, Real};
 use outcore_matrix::{Operand, Tile};
 
-use super::{Found, NeighborOptions, Side, state_bytes, staying};
+use super::{Side, Sought, Wanted, staying};
 
 /// Queries of a task: products of 512 with a panel take some 30 ms. Where there are many, tasks are
 /// longer, so that a plan has fewer.
@@ -21,39 +21,37 @@ const BLOCK_QUERIES: [u64; 2] = [512, 4096];
 const TILE_QUERIES: u64 = 512;
 const TILE_ROWS: u64 = 1024;
 
-pub(super) struct DenseSearch<'a, T> {
-    session: &'a Session,
-    rows: &'a Operand,
-    queries: &'a Operand,
+#[derive(Clone)]
+pub(super) struct DenseSearch<T> {
+    session: Session,
+    rows: Operand,
+    queries: Operand,
+    /// The queries that are looked for.
+    range: Range<u64>,
     /// The queries are the rows.
     of_themselves: bool,
-    options: NeighborOptions,
     element: PhantomData<T>,
 }
 
-impl<'a, T: Real> DenseSearch<'a, T> {
-    pub(super) fn new(
-        session: &'a Session,
-        rows: &'a Operand,
-        queries: &'a Operand,
-        of_themselves: bool,
-        options: NeighborOptions,
-    ) -> DenseSearch<'a, T> {
+impl<T: Real> DenseSearch<T> {
+    pub(super) fn new(session: &Session, rows: &Operand, queries: Option<&Operand>) -> Self {
+        let of_themselves = queries.is_none();
+        let queries = queries.unwrap_or(rows);
         DenseSearch {
-            session,
-            rows,
-            queries,
+            session: session.clone(),
+            rows: rows.clone(),
+            queries: queries.clone(),
+            range: 0..queries.rows(),
             of_themselves,
-            options,
             element: PhantomData,
         }
     }
 
     /// Queries and rows of a product.
     fn tile(&self, queries: u64) -> NeighborTile {
-        let elements = MemorySplit::new(self.session).compared_bytes() / size_of::<T>() as u64;
+        let elements = MemorySplit::new(&self.session).compared_bytes() / size_of::<T>() as u64;
         let queries = queries.min(TILE_QUERIES);
-        let rows = (elements / (queries + 2)).clamp(16, TILE_ROWS);
+        let rows = (elements / (queries + 3)).clamp(16, TILE_ROWS);
         NeighborTile {
             queries: queries as usize,
             rows: rows.min(self.rows.rows().max(1)) as usize,
@@ -61,36 +59,58 @@ impl<'a, T: Real> DenseSearch<'a, T> {
     }
 }
 
-impl<T: Real> Side for DenseSearch<'_, T> {
+impl<T: Real> Side for DenseSearch<T> {
     type Part = Range<u64>;
 
-    fn staying(&self) -> MemorySplit {
-        let tile = self.tile(TILE_QUERIES);
-        let held = tile.held_bytes::<T>(self.rows.cols() as usize, self.session.blas());
-        staying(
-            self.session,
-            (tile.scratch() * size_of::<T>() + held) as u64,
-        )
+    fn queries(&self) -> Range<u64> {
+        self.range.clone()
     }
 
-    fn blocks(&self) -> Vec<(Range<u64>, u64)> {
+    fn rows(&self) -> u64 {
+        self.rows.rows()
+    }
+
+    fn width(&self) -> u64 {
+        self.rows.cols()
+    }
+
+    fn of_queries(&self, range: Range<u64>) -> Result<Self> {
+        Ok(DenseSearch {
+            range,
+            ..self.clone()
+        })
+    }
+
+    fn staying(&self, held_bytes: u64) -> MemorySplit {
+        let tile = self.tile(TILE_QUERIES);
+        let held = tile.held_bytes::<T>(self.rows.cols() as usize, self.session.blas());
+        let task_bytes = (tile.scratch() * size_of::<T>() + held) as u64;
+        staying(&self.session, task_bytes, held_bytes)
+    }
+
+    fn blocks(&self, bytes_beside: u64) -> Vec<(Range<u64>, u64)> {
         let row_bytes = self.queries.cols() * size_of::<T>() as u64;
-        let each = row_bytes + 3 * state_bytes(self.options.k);
+        let each = row_bytes + bytes_beside;
         let [least, most] = BLOCK_QUERIES;
         let count = (self.queries.rows() / 64).clamp(least, most);
-        let count = (self.staying().left() / 4 / each.max(1)).clamp(1, count);
-        cut(0..self.queries.rows(), count)
+        let count = (self.staying(0).left() / 4 / each.max(1)).clamp(1, count);
+        cut(self.range.clone(), count)
             .into_iter()
             .map(|rows| (rows.clone(), row_bytes * (rows.end - rows.start)))
             .collect()
     }
 
-    fn panels(&self) -> Vec<Range<u64>> {
-        self.rows.panels(self.staying().left() / 4)
+    fn panels(&self, bytes_beside: u64) -> Vec<Range<u64>> {
+        let share = self.staying(0).left() / 4;
+        self.rows.panels_beside(bytes_beside, share)
     }
 
-    fn numbers(part: &Range<u64>) -> Range<u64> {
-        part.clone()
+    fn numbers(&self, block: &Range<u64>) -> Range<u64> {
+        block.clone()
+    }
+
+    fn rows_of(panel: &Range<u64>) -> Range<u64> {
+        panel.clone()
     }
 
     fn stored_bytes(&self, queries: Range<u64>) -> u64 {
@@ -101,21 +121,49 @@ impl<T: Real> Side for DenseSearch<'_, T> {
         self.rows.stored_bytes() + others * (queries.end - queries.start)
     }
 
+    fn mutual_blocks(&self, bytes_beside: u64) -> Option<Vec<(Range<u64>, u64)>> {
+        let row_bytes = self.queries.cols() * size_of::<T>() as u64;
+        let count = (self.queries.rows() / 64).max(BLOCK_QUERIES[0]);
+        // A group, and as much again of blocks that it meets, many of them at a time.
+        let most = self.staying(0).left() / 16 / (row_bytes + bytes_beside).max(1);
+        let cut = cut(self.range.clone(), most.clamp(1, count)).into_iter();
+        let blocks = cut.map(|rows| (rows.clone(), row_bytes * (rows.end - rows.start)));
+        self.of_themselves.then(|| blocks.collect())
+    }
+
+    fn meet_each_other(
+        &self,
+        plan: &mut Plan,
+        [one, other]: [&Range<u64>; 2],
+        sought: [Sought; 2],
+    ) -> Task {
+        let parts = [one, other].map(|rows| Part::new(plan, &self.rows, rows.clone()));
+        let (m, n, d) = (sought[0].queries, sought[1].queries, parts[0].tile.cols);
+        let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
+        let task = Task::new("meet")
+            .read(parts[0].tile.region)
+            .read(parts[1].tile.region)
+            .flops(kernels::gemm_flops(m, n, d))
+            .scratch(tile.scratch() * size_of::<T>())
+            .held(tile.held_bytes::<T>(d, &blas) + 8 * (m + n));
+        task.run(move |cx| meet::<T>(&parts, sought, tile, &blas, cx))
+    }
+
     fn compare(
         &self,
         plan: &mut Plan,
         queries: &Range<u64>,
         rows: &Range<u64>,
-        found: Found,
+        sought: Sought,
     ) -> Task {
         let parts = [
-            Part::new(plan, self.queries, queries.clone()),
-            Part::new(plan, self.rows, rows.clone()),
+            Part::new(plan, &self.queries, queries.clone()),
+            Part::new(plan, &self.rows, rows.clone()),
         ];
-        let (m, n, d) = (found.queries, parts[1].tile.rows, parts[1].tile.cols);
+        let (m, n, d) = (sought.queries, parts[1].tile.rows, parts[1].tile.cols);
         let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
         let compare = Compare {
-            found,
+            sought,
             leaves_out_itself: self.of_themselves,
             tile,
             blas: blas.clone(),
@@ -167,9 +215,40 @@ impl Part {
     }
 }
 
+/// Two blocks of rows that look for each other.
+fn meet<T: Real>(
+    parts: &[Part; 2],
+    sought: [Sought; 2],
+    tile: NeighborTile,
+    blas: &Blas,
+    cx: &mut Context<'_>,
+) -> std::result::Result<(), TaskError> {
+    let [one, other, of_one, of_other] = cx.blocks else {
+        unreachable!("four were declared")
+    };
+    let views = [parts[0].tile.of::<T>(one)?, parts[1].tile.of::<T>(other)?];
+    let squares = [parts[0].squares(views[0])?, parts[1].squares(views[1])?];
+    let [one, other] = [0, 1].map(|side: usize| NumberedRows {
+        values: views[side],
+        squares: &squares[side],
+        first: parts[side].first,
+    });
+    let bytes = tile.scratch() * size_of::<T>();
+    Ok(kernels::add_mutual_neighbors(
+        [sought[0].nearest(of_one), sought[1].nearest(of_other)],
+        sought[0].metric,
+        one,
+        other,
+        tile,
+        bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]),
+        blas,
+        &|| cx.cancelled.load(Ordering::Relaxed),
+    )?)
+}
+
 /// How blocks are compared.
 struct Compare {
-    found: Found,
+    sought: Sought,
     leaves_out_itself: bool,
     tile: NeighborTile,
     blas: Blas,
@@ -196,16 +275,30 @@ impl Compare {
         });
         let bytes = self.tile.scratch() * size_of::<T>();
         let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]);
-        Ok(kernels::add_neighbors(
-            self.found.nearest(state),
-            self.found.metric,
-            queries,
-            rows,
-            self.leaves_out_itself,
-            self.tile,
-            scratch,
-            &self.blas,
-            &|| cx.cancelled.load(Ordering::Relaxed),
-        )?)
+        let stop = || cx.cancelled.load(Ordering::Relaxed);
+        let (itself, tile) = (self.leaves_out_itself, self.tile);
+        Ok(match self.sought.wanted {
+            Wanted::Nearest(_) => kernels::add_neighbors(
+                self.sought.nearest(state),
+                self.sought.metric,
+                queries,
+                rows,
+                itself,
+                tile,
+                scratch,
+                &self.blas,
+                &stop,
+            ),
+            Wanted::Within { .. } => kernels::add_within(
+                &mut self.sought.within(state),
+                queries,
+                rows,
+                itself,
+                tile,
+                scratch,
+                &self.blas,
+                &stop,
+            ),
+        }?)
     }
 }

@@ -25,12 +25,14 @@ use outcore_core::ranks::Team;
 use outcore_core::ring::{Ring, RingRanks, RingShape, Slot, wait_until};
 use outcore_core::with_real;
 use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, Stage};
+use outcore_device::Locked;
 use outcore_engine::{Plan, Task};
 use outcore_kernels::{Neighbor, Real};
 use outcore_matrix::{Array, Layout, Rows};
 
 use self::block::{Blocks, HEADER_BYTES, Header, Memory, Prepared};
-use super::{NeighborOptions, NeighborOutputs, check, put_tiles, state_bytes};
+use super::nearest::put_arrays;
+use super::{NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, check};
 
 /// How long the thread that moves blocks sleeps between two looks.
 const LOOK: Duration = Duration::from_micros(200);
@@ -289,7 +291,7 @@ impl<T: Real> RingSearch<T> {
 
     /// Queries of blocks, and blocks of groups, that stay in so many bytes.
     fn groups(&self, most: u64) -> Vec<Vec<block::Part>> {
-        let per_query = 2 * state_bytes(self.options.k) as usize;
+        let per_query = 2 * (NEIGHBOR_BYTES * self.options.k) as usize;
         let share = (most / 4 / self.session.threads() as u64) as usize;
         let (mut groups, mut filled) = (Vec::<Vec<block::Part>>::new(), 0);
         for part in self.queries.blocks_beside(share, per_query) {
@@ -349,7 +351,7 @@ impl<T: Real> RingSearch<T> {
     fn queries_bytes(&self, parts: &[block::Part]) -> u64 {
         let k = self.options.k;
         let bytes = |part: &block::Part| {
-            self.queries.held_bytes(part) as u64 + 2 * part.rows() * state_bytes(k)
+            self.queries.held_bytes(part) as u64 + 2 * part.rows() * NEIGHBOR_BYTES * k
         };
         parts.iter().map(bytes).sum()
     }
@@ -377,35 +379,20 @@ impl<T: Real> RingSearch<T> {
         let (k, metric) = (self.options.k, self.options.metric);
         for block in &group.blocks {
             let mut plan = Plan::new("put nearest rows");
-            let extents = [0, 1].map(|side: usize| plan.extent(&targets[side].0));
-            let layouts = [0, 1].map(|side: usize| targets[side].1.clone());
             let header = block.memory.header();
             let start = header.first - header.origin;
-            let tiles = put_tiles(extents, &layouts, start..start + header.rows, k);
-            let nearest = std::mem::take(
-                &mut *block
-                    .nearest
-                    .lock()
-                    .unwrap_or_else(|lock| lock.into_inner()),
-            );
+            let tiles = [0, 1].map(|side: usize| {
+                let (extent, layout) = &targets[side];
+                let extent = plan.extent(extent);
+                layout.tile(extent, start..start + header.rows, 0..k)
+            });
+            let nearest = std::mem::take(&mut *block.nearest.locked());
             let task = tiles
                 .iter()
                 .fold(Task::new("put"), |task, tile| task.write(tile.region));
-            let k = k as usize;
-            plan.task(task.run(move |cx| {
-                let [distances, rows] = cx.blocks else {
-                    unreachable!("two were declared")
-                };
-                let mut into = tiles[0].of_mut::<f64>(distances)?;
-                for (at, neighbor) in nearest.iter().enumerate() {
-                    into[(at / k, at % k)] = metric.shown(neighbor.distance);
-                }
-                let mut into = tiles[1].of_mut::<i64>(rows)?;
-                for (at, neighbor) in nearest.iter().enumerate() {
-                    into[(at / k, at % k)] = neighbor.row as i64;
-                }
-                Ok(())
-            }));
+            plan.task(
+                task.run(move |cx| put_arrays(&nearest, (metric, k as usize), &tiles, cx.blocks)),
+            );
             stage.beside().run(plan, stage.fraction())?;
         }
         Ok(())
@@ -451,17 +438,13 @@ impl<T: Real> Pass<'_, T> {
         self.ring.close()?;
         times.rounds += self.ring.shape().rounds;
         times.bytes_sent += self.ring.bytes_sent();
-        let error = self
-            .error
-            .lock()
-            .unwrap_or_else(|lock| lock.into_inner())
-            .take();
+        let error = self.error.locked().take();
         error.map_or(Ok(()), Err)
     }
 
     fn fail(&self, error: Error) {
         self.failed.store(true, Ordering::Release);
-        let mut kept = self.error.lock().unwrap_or_else(|lock| lock.into_inner());
+        let mut kept = self.error.locked();
         kept.get_or_insert(error);
     }
 
@@ -546,10 +529,7 @@ impl<T: Real> Pass<'_, T> {
                 let Some(block) = self.group.blocks.get(at) else {
                     return Ok(());
                 };
-                let mut nearest = block
-                    .nearest
-                    .lock()
-                    .unwrap_or_else(|lock| lock.into_inner());
+                let mut nearest = block.nearest.locked();
                 block.memory.compare(
                     &prepared[at],
                     slot,

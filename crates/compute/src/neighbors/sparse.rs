@@ -12,51 +12,58 @@ use outcore_kernels::{Lines, Postings, Real, SparseNumberedRows};
 use outcore_matrix::Sparse;
 use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
 
-use super::{Found, NeighborOptions, Side, state_bytes, staying};
+use super::{Side, Sought, Wanted, staying};
 
-/// Queries of a task, at most: a row's products with them stay in the second-level cache.
+/// Queries of a task, at most.
 const BLOCK_QUERIES: u64 = 1 << 14;
 
-pub(super) struct SparseSearch<'a, T> {
-    session: &'a Session,
-    rows: &'a Sparse,
-    queries: &'a Sparse,
+#[derive(Clone)]
+pub(super) struct SparseSearch<T> {
+    session: Session,
+    rows: Sparse,
+    /// The queries that are looked for.
+    queries: Sparse,
+    /// The number of the first.
+    first: u64,
     /// The queries are the rows.
     of_themselves: bool,
-    options: NeighborOptions,
     element: PhantomData<T>,
 }
 
-impl<'a, T: Real> SparseSearch<'a, T> {
-    pub(super) fn new(
-        session: &'a Session,
-        rows: &'a Sparse,
-        queries: &'a Sparse,
-        of_themselves: bool,
-        options: NeighborOptions,
-    ) -> SparseSearch<'a, T> {
+impl<T: Real> SparseSearch<T> {
+    pub(super) fn new(session: &Session, rows: &Sparse, queries: Option<&Sparse>) -> Self {
         SparseSearch {
-            session,
-            rows,
-            queries,
-            of_themselves,
-            options,
+            session: session.clone(),
+            rows: rows.clone(),
+            queries: queries.unwrap_or(rows).clone(),
+            first: 0,
+            of_themselves: queries.is_none(),
             element: PhantomData,
         }
     }
 
-    /// Bytes of a part in the memory of a task, as rows, and as postings of queries.
-    fn decoded_bytes(lines: u64, entries: u64) -> u64 {
-        let postings = Postings::<T>::held_bytes(entries as usize) as u64;
-        24 * lines + (8 + size_of::<T>() as u64) * entries + postings
+    /// Bytes of a part in the memory of a task.
+    fn decoded_bytes((lines, entries): (u64, u64)) -> u64 {
+        24 * lines + (8 + size_of::<T>() as u64) * entries
     }
 
-    /// Pieces of some bytes and lines together, in whole lines.
-    fn parts(x: &Sparse, share: u64, most_lines: u64) -> Vec<Vec<Piece>> {
+    /// Bytes of queries in the memory of a task, as rows and as postings.
+    fn posted_bytes((lines, entries): (u64, u64)) -> u64 {
+        let postings = Postings::<T>::held_bytes(entries as usize) as u64;
+        Self::decoded_bytes((lines, entries)) + postings
+    }
+
+    /// Pieces of some bytes and lines together, in whole lines; `held`: what a task holds of as many
+    /// lines and entries.
+    fn parts(
+        x: &Sparse,
+        share: u64,
+        most_lines: u64,
+        held: fn((u64, u64)) -> u64,
+    ) -> Vec<Vec<Piece>> {
         let decoded = |pieces: &[Piece]| {
-            let (lines, entries) = measures(pieces);
-            pieces.iter().map(|piece| x.bytes_of(piece)).sum::<u64>()
-                + Self::decoded_bytes(lines, entries)
+            let stored = pieces.iter().map(|piece| x.bytes_of(piece)).sum::<u64>();
+            stored + held(measures(pieces))
         };
         let mut parts = Vec::<Vec<Piece>>::new();
         for lines in whole_lines(&x.pieces(share / 4, |lines| 64 * lines)) {
@@ -73,13 +80,14 @@ impl<'a, T: Real> SparseSearch<'a, T> {
     }
 
     fn share(&self) -> u64 {
-        self.staying().left() / 8
+        self.staying(0).left() / 8
     }
 
-    fn part(&self, of: &Sparse, pieces: &[Piece]) -> Part {
+    fn part(of: &Sparse, first: u64, pieces: &[Piece]) -> Part {
         Part {
             name: of.name().into(),
-            first: pieces[0].lines().start,
+            first: first + pieces[0].lines().start,
+            line: pieces[0].lines().start,
             lines: measures(pieces).0 as usize,
             pieces: pieces.iter().map(|piece| of.blocks(piece)).collect(),
         }
@@ -93,17 +101,38 @@ pub(super) fn measures(pieces: &[Piece]) -> (u64, u64) {
     (end - first, pieces.iter().map(Piece::entries).sum())
 }
 
-impl<T: Real> Side for SparseSearch<'_, T> {
+impl<T: Real> Side for SparseSearch<T> {
     type Part = Vec<Piece>;
 
-    fn staying(&self) -> MemorySplit {
-        staying(self.session, 0)
+    fn queries(&self) -> Range<u64> {
+        self.first..self.first + self.queries.rows()
     }
 
-    fn blocks(&self) -> Vec<(Vec<Piece>, u64)> {
-        let most = self.share() / (3 * state_bytes(self.options.k));
-        Self::parts(self.queries, self.share(), most.clamp(1, BLOCK_QUERIES))
-            .into_iter()
+    fn rows(&self) -> u64 {
+        self.rows.rows()
+    }
+
+    fn width(&self) -> u64 {
+        self.rows.cols()
+    }
+
+    fn of_queries(&self, range: Range<u64>) -> Result<Self> {
+        let lines = range.start - self.first..range.end - self.first;
+        Ok(SparseSearch {
+            queries: self.queries.slice(lines)?,
+            first: range.start,
+            ..self.clone()
+        })
+    }
+
+    fn staying(&self, held_bytes: u64) -> MemorySplit {
+        staying(&self.session, 0, held_bytes)
+    }
+
+    fn blocks(&self, bytes_beside: u64) -> Vec<(Vec<Piece>, u64)> {
+        let most = (self.share() / bytes_beside.max(1)).clamp(1, BLOCK_QUERIES);
+        let parts = Self::parts(&self.queries, self.share(), most, Self::posted_bytes).into_iter();
+        parts
             .map(|pieces| {
                 let bytes = pieces
                     .iter()
@@ -114,12 +143,18 @@ impl<T: Real> Side for SparseSearch<'_, T> {
             .collect()
     }
 
-    fn panels(&self) -> Vec<Vec<Piece>> {
-        Self::parts(self.rows, self.share(), u64::MAX)
+    fn panels(&self, bytes_beside: u64) -> Vec<Vec<Piece>> {
+        let most = self.share().checked_div(bytes_beside).unwrap_or(u64::MAX);
+        Self::parts(&self.rows, self.share(), most.max(1), Self::decoded_bytes)
     }
 
-    fn numbers(part: &Vec<Piece>) -> Range<u64> {
-        part[0].lines().start..part[part.len() - 1].lines().end
+    fn numbers(&self, block: &Vec<Piece>) -> Range<u64> {
+        let lines = Self::rows_of(block);
+        self.first + lines.start..self.first + lines.end
+    }
+
+    fn rows_of(panel: &Vec<Piece>) -> Range<u64> {
+        panel[0].lines().start..panel[panel.len() - 1].lines().end
     }
 
     fn stored_bytes(&self, queries: Range<u64>) -> u64 {
@@ -135,21 +170,24 @@ impl<T: Real> Side for SparseSearch<'_, T> {
         plan: &mut Plan,
         queries: &Vec<Piece>,
         rows: &Vec<Piece>,
-        found: Found,
+        sought: Sought,
     ) -> Task {
-        let parts = [self.part(self.queries, queries), self.part(self.rows, rows)];
-        let (m, [q, x]) = (found.queries, [measures(queries), measures(rows)]);
-        let held = Self::decoded_bytes(q.0, q.1) + Self::decoded_bytes(x.0, x.1);
+        let parts = [
+            Self::part(&self.queries, self.first, queries),
+            Self::part(&self.rows, 0, rows),
+        ];
+        let (m, [q, x]) = (sought.queries, [measures(queries), measures(rows)]);
+        let held = Self::posted_bytes(q) + Self::decoded_bytes(x);
         let mut task = Task::new("compare")
             .flops(m as u64 * x.0)
-            .scratch(2 * m * size_of::<T>())
+            .scratch(m * size_of::<T>())
             .held(held as usize);
-        for (of, pieces) in [(self.queries, queries), (self.rows, rows)] {
+        for (of, pieces) in [(&self.queries, queries), (&self.rows, rows)] {
             let regions = pieces.iter().flat_map(|piece| of.regions(plan, piece));
             task = regions.fold(task, Task::read);
         }
         let leaves_out_itself = self.of_themselves;
-        task.run(move |cx| compare::<T>(&parts, found, leaves_out_itself, cx))
+        task.run(move |cx| compare::<T>(&parts, sought, leaves_out_itself, cx))
     }
 }
 
@@ -157,13 +195,15 @@ impl<T: Real> Side for SparseSearch<'_, T> {
 pub(super) struct Part {
     pub(super) name: Arc<str>,
     pub(super) first: u64,
+    /// The first line, as pieces count them.
+    pub(super) line: u64,
     pub(super) lines: usize,
     pub(super) pieces: Vec<PieceBlocks>,
 }
 
 fn compare<T: Real>(
     parts: &[Part; 2],
-    found: Found,
+    sought: Sought,
     leaves_out_itself: bool,
     cx: &mut Context<'_>,
 ) -> std::result::Result<(), TaskError> {
@@ -175,17 +215,34 @@ fn compare<T: Real>(
     let queries = parts[0].decode::<T>(queries)?;
     let rows = parts[1].decode::<T>(rows)?;
     let postings = Postings::new(queries.numbered(parts[0].first))?;
-    let bytes = 2 * found.queries * size_of::<T>();
-    Ok(kernels::add_sparse_neighbors(
-        found.nearest(state),
-        found.metric,
+    let bytes = sought.queries * size_of::<T>();
+    let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]);
+    let stop = || cx.cancelled.load(Ordering::Relaxed);
+    let (queries, rows) = (
         queries.numbered(parts[0].first),
-        &postings,
         rows.numbered(parts[1].first),
-        leaves_out_itself,
-        bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]),
-        &|| cx.cancelled.load(Ordering::Relaxed),
-    )?)
+    );
+    Ok(match sought.wanted {
+        Wanted::Nearest(_) => kernels::add_sparse_neighbors(
+            sought.nearest(state),
+            sought.metric,
+            queries,
+            &postings,
+            rows,
+            leaves_out_itself,
+            scratch,
+            &stop,
+        ),
+        Wanted::Within { .. } => kernels::add_sparse_within(
+            &mut sought.within(state),
+            queries,
+            &postings,
+            rows,
+            leaves_out_itself,
+            scratch,
+            &stop,
+        ),
+    }?)
 }
 
 /// Rows in memory, each with its columns in order.
@@ -212,7 +269,7 @@ impl Part {
     pub(super) fn decode<T: Real>(&self, blocks: &[Block]) -> Result<Decoded<T>> {
         let mut starts = vec![0; self.lines + 1];
         for (piece, blocks) in each_piece(&self.pieces, blocks) {
-            let first = (piece.piece.lines().start - self.first) as usize;
+            let first = (piece.piece.lines().start - self.line) as usize;
             with_lines!(piece, blocks, T, lines => lines.each_line(|line, entries| {
                 entries.each(|_, _| starts[first + line + 1] += 1);
             }));
@@ -223,7 +280,7 @@ impl Part {
         let (mut next, count) = (starts.clone(), starts[self.lines]);
         let (mut columns, mut values) = (vec![0; count], vec![T::ZERO; count]);
         for (piece, blocks) in each_piece(&self.pieces, blocks) {
-            let first = (piece.piece.lines().start - self.first) as usize;
+            let first = (piece.piece.lines().start - self.line) as usize;
             with_lines!(piece, blocks, T, lines => lines.each_line(|line, entries| {
                 let at = &mut next[first + line];
                 entries.each(|column, value| {

@@ -64,6 +64,18 @@ impl<O: Operator> Operator for Centred<O> {
         self.operator.held_bytes(columns) + 8 * (self.mean.len() + columns) as u64
     }
 
+    fn gram_held_bytes(&self, columns: usize) -> u64 {
+        self.operator.gram_held_bytes(columns) + 8 * (self.mean.len() + columns) as u64
+    }
+
+    fn name(&self) -> &str {
+        self.operator.name()
+    }
+
+    fn pass_bytes(&self) -> u64 {
+        self.operator.pass_bytes()
+    }
+
     fn epsilon(&self) -> f64 {
         self.operator.epsilon()
     }

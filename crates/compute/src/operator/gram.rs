@@ -13,9 +13,16 @@ impl<O: Operator> Operator for Gram<O> {
         [self.0.shape()[1]; 2]
     }
 
-    /// Those of A, and A X between its two products.
     fn held_bytes(&self, columns: usize) -> u64 {
-        self.0.held_bytes(columns) + 8 * (self.0.shape()[0] * columns) as u64
+        self.0.gram_held_bytes(columns)
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn pass_bytes(&self) -> u64 {
+        self.0.pass_bytes()
     }
 
     fn epsilon(&self) -> f64 {

@@ -8,13 +8,17 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 use outcore_matrix::{Compressed, Rows};
 
+use super::converted::Converted;
 use super::{Operator, gram_of_two_products};
 use crate::pass::{Fold, Map, cuts_rows, fold, map};
 
-/// A matrix; products are computed in its real type.
+/// A matrix; products are computed in its real type, or in f64.
 pub struct Matrix {
     session: Session,
     rows: Rows,
+    /// Of its elements.
+    stored: RealType,
+    /// Of products.
     real: RealType,
 }
 
@@ -36,15 +40,49 @@ impl Matrix {
     /// [`Error::DType`] for elements that operations do not take.
     pub fn new(session: &Session, rows: impl Into<Rows>) -> Result<Matrix> {
         let rows = rows.into();
+        let stored = rows.real()?;
         Ok(Matrix {
             session: session.clone(),
-            real: rows.real()?,
+            stored,
+            real: stored,
             rows,
         })
     }
 
+    /// The same matrix with products in f64: elements of fewer bits are converted block by block.
+    ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_compute::operator::{Matrix, Operator};
+    ///
+    /// let matrix = Matrix::new(&session, &a)?.in_f64();
+    /// assert_eq!(matrix.epsilon(), f64::EPSILON);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn in_f64(self) -> Matrix {
+        Matrix {
+            real: RealType::F64,
+            ..self
+        }
+    }
+
     fn is_by_columns(&self) -> bool {
         matches!(&self.rows, Rows::Sparse(a) if a.format() == Compressed::Columns)
+    }
+
+    fn zeros<T: Real>(&self, height: u64, columns: usize) -> Product<T> {
+        Product {
+            x: Arc::new(vec![T::ZERO; height as usize * columns]),
+            width: columns,
+            is_dense: matches!(self.rows, Rows::Dense(_)),
+            blas: self.session.blas().clone(),
+        }
+    }
+
+    /// Whether A^T A X cannot be made row by row.
+    fn takes_two_passes(&self, state_bytes: u64) -> bool {
+        self.is_by_columns() || cuts_rows(&self.session, &self.rows, state_bytes, state_bytes)
     }
 
     fn product<T: Real>(&self, x: MatRef<'_, f64>) -> Product<T> {
@@ -54,38 +92,57 @@ impl Matrix {
         Product {
             x: Arc::new((0..x.nrows()).flat_map(row_of).collect()),
             width,
+            is_dense: matches!(self.rows, Rows::Dense(_)),
             blas: self.session.blas().clone(),
         }
     }
 
+    /// Elements of a row that are converted before it is used; of sparse ones, no more than a line.
+    fn converted_width(&self) -> u64 {
+        match &self.rows {
+            Rows::Dense(x) => x.cols(),
+            Rows::Sparse(_) => 0,
+        }
+    }
+
+    /// A pass that makes a row of each row, in the type of products.
+    fn map_job<T: Real>(
+        &self,
+        name: &'static str,
+        rows: impl Map<T, Element = T>,
+    ) -> Result<Job<Vec<T>>> {
+        if self.stored == T::DTYPE {
+            return map::<T, _>(&self.session, name, &self.rows, rows);
+        }
+        let rows = Converted::new(rows, self.converted_width());
+        with_real!(self.stored, S => map::<S, _>(&self.session, name, &self.rows, rows))
+    }
+
+    /// A pass that adds rows up, in the type of products.
+    fn fold_job<T: Real>(
+        &self,
+        name: &'static str,
+        sums: impl Fold<T, Element = T>,
+    ) -> Result<Job<Vec<T>>> {
+        if self.stored == T::DTYPE {
+            return fold::<T, _>(&self.session, name, &self.rows, sums);
+        }
+        let sums = Converted::new(sums, self.converted_width());
+        with_real!(self.stored, S => fold::<S, _>(&self.session, name, &self.rows, sums))
+    }
+
     /// Found out from the plans of the passes, which depend on the budget alone.
-    fn pass_bytes<T: Real>(&self, columns: usize) -> u64 {
-        let [count, width] = [self.rows.count(), self.rows.width()].map(|rows| rows as usize);
-        let product = |height: usize| Product {
-            x: Arc::new(vec![T::ZERO; height * columns]),
-            width: columns,
-            blas: self.session.blas().clone(),
-        };
+    fn floor_bytes<T: Real>(&self, columns: usize) -> u64 {
+        let [count, width] = [self.rows.count(), self.rows.width()];
         let across = Across {
-            product: product(count),
-            height: width,
+            product: self.zeros::<T>(count, columns),
+            height: width as usize,
         };
         let passes = [
-            floor_bytes(map::<T, _>(
-                &self.session,
-                "product",
-                &self.rows,
-                Along(product(width)),
-            )),
-            floor_bytes(fold::<T, _>(&self.session, "product", &self.rows, across)),
-            floor_bytes(fold::<T, _>(
-                &self.session,
-                "Gram product",
-                &self.rows,
-                Twice(product(width)),
-            )),
+            floor_bytes(self.map_job("product", Along(self.zeros::<T>(width, columns)))),
+            floor_bytes(self.fold_job("product", across)),
         ];
-        passes.into_iter().fold(0, u64::max) + ((count + width) * columns * size_of::<T>()) as u64
+        passes.into_iter().fold(0, u64::max) + (count + width) * (columns * size_of::<T>()) as u64
     }
 
     /// A row of the result for each row: one pass.
@@ -95,7 +152,7 @@ impl Matrix {
         y: MatMut<'_, f64>,
         stage: &mut Stage,
     ) -> Result<()> {
-        let job = map::<T, _>(&self.session, "product", &self.rows, Along(self.product(x)))?;
+        let job = self.map_job("product", Along(self.product::<T>(x)))?;
         put(&stage.complete(job)?, y);
         Ok(())
     }
@@ -107,15 +164,11 @@ impl Matrix {
         y: MatMut<'_, f64>,
         stage: &mut Stage,
     ) -> Result<()> {
-        let job = fold::<T, _>(
-            &self.session,
-            "product",
-            &self.rows,
-            Across {
-                product: self.product(x),
-                height: y.nrows(),
-            },
-        )?;
+        let across = Across {
+            product: self.product::<T>(x),
+            height: y.nrows(),
+        };
+        let job = self.fold_job("product", across)?;
         put(&stage.complete(job)?, y);
         Ok(())
     }
@@ -128,15 +181,10 @@ impl Matrix {
         stage: &mut Stage,
     ) -> Result<bool> {
         let state_bytes = (x.nrows() * x.ncols() * size_of::<T>()) as u64;
-        if self.is_by_columns() || cuts_rows(&self.session, &self.rows, state_bytes, state_bytes) {
+        if self.takes_two_passes(state_bytes) {
             return Ok(false);
         }
-        let job = fold::<T, _>(
-            &self.session,
-            "Gram product",
-            &self.rows,
-            Twice(self.product(x)),
-        )?;
+        let job = self.fold_job("Gram product", Twice(self.product::<T>(x)))?;
         put(&stage.complete(job)?, y);
         Ok(true)
     }
@@ -153,7 +201,26 @@ impl Operator for Matrix {
 
     /// The columns and the result in the matrix's element type, and what the passes reserve.
     fn held_bytes(&self, columns: usize) -> u64 {
-        with_real!(self.real, T => self.pass_bytes::<T>(columns))
+        with_real!(self.real, T => self.floor_bytes::<T>(columns))
+    }
+
+    /// In one pass nothing is between the products.
+    fn gram_held_bytes(&self, columns: usize) -> u64 {
+        let element = self.real.bytes();
+        let vectors = (self.rows.width() as usize * columns * element) as u64;
+        if self.takes_two_passes(vectors) {
+            return self.held_bytes(columns) + 8 * (self.shape()[0] * columns) as u64;
+        }
+        2 * vectors
+            + with_real!(self.real, T => floor_bytes(self.fold_job("Gram product", Twice(self.zeros::<T>(self.rows.width(), columns)))))
+    }
+
+    fn name(&self) -> &str {
+        self.rows.name()
+    }
+
+    fn pass_bytes(&self) -> u64 {
+        self.rows.stored_bytes()
     }
 
     fn epsilon(&self) -> f64 {
@@ -218,6 +285,8 @@ fn put<T: Real>(rows: &[T], mut y: MatMut<'_, f64>) {
 struct Product<T> {
     x: Arc<Vec<T>>,
     width: usize,
+    /// Sparse rows are multiplied where they are, without packing.
+    is_dense: bool,
     blas: Blas,
 }
 
@@ -255,6 +324,9 @@ impl<T: Real> Product<T> {
     }
 
     fn scratch_bytes(&self, rows: usize) -> usize {
+        if !self.is_dense {
+            return rows * self.width * size_of::<T>();
+        }
         let height = self.x.len() / self.width;
         let shapes = [(rows, height), (height, rows)];
         let bytes = shapes
@@ -325,7 +397,12 @@ impl<T: Real> Fold<T> for Across<T> {
     }
 
     fn task_bytes(&self, rows: usize) -> usize {
-        gemm_scratch_bytes::<T>(self.height, self.product.width, rows, &self.product.blas)
+        match self.product.is_dense {
+            true => {
+                gemm_scratch_bytes::<T>(self.height, self.product.width, rows, &self.product.blas)
+            }
+            false => 0,
+        }
     }
 
     fn dense(&self, state: &mut [T], first: u64, rows: MatRef<'_, T>) -> Result<()> {

@@ -7,6 +7,7 @@
 //! library that makes the products.
 #![forbid(unsafe_code)]
 
+mod found;
 mod sparse;
 
 use bytemuck::{Pod, Zeroable};
@@ -15,7 +16,10 @@ use faer::MatRef;
 use crate::view::row_slice;
 use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view_mut};
 
-pub use sparse::{Postings, SparseNumberedRows, add_sparse_neighbors};
+use found::{Found, Nearest};
+
+pub use found::{Pair, Within};
+pub use sparse::{Postings, SparseNumberedRows, add_sparse_neighbors, add_sparse_within};
 
 /// Columns of a product that are compared with the limit together.
 const COMPARED: usize = 64;
@@ -94,7 +98,7 @@ pub struct NeighborTile {
 impl NeighborTile {
     /// Elements of scratch.
     pub fn scratch(&self) -> usize {
-        self.queries * self.rows + 2 * self.rows
+        self.queries * self.rows + 3 * self.rows
     }
 
     /// Bytes that a thread holds besides, for rows of d elements.
@@ -130,28 +134,148 @@ pub fn add_neighbors<T: Real>(
     blas: &Blas,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    let ((m, d), n) = (queries.values.shape(), rows.values.nrows());
-    let fits = rows.values.ncols() == d
-        && (queries.squares.len(), rows.squares.len()) == (m, n)
-        && nearest.len().is_multiple_of(m.max(1))
-        && scratch.len() >= tile.scratch();
-    if !fits {
+    let m = queries.values.nrows();
+    let Some(mut found) = Nearest::new(nearest, m) else {
+        let (m, nearest) = (queries.values.shape(), nearest.len());
         return Err(Error::shape(
             "add_neighbors",
+            &[("queries", &m), ("nearest", &nearest)],
+        ));
+    };
+    match found.k {
+        0 => Ok(()),
+        _ => add(
+            &mut found,
+            None,
+            metric,
+            (queries, rows, leaves_out_itself),
+            tile,
+            scratch,
+            (blas, stop),
+        ),
+    }
+}
+
+/// Adds some rows to the k nearest of each query, and the queries to the k nearest of each row, of
+/// one product: both are rows of one matrix, none of them in both.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: as of [`add_neighbors`], whose lists these are.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what both find, and where to work"
+)]
+pub fn add_mutual_neighbors<T: Real>(
+    nearest: [&mut [Neighbor]; 2],
+    metric: Metric,
+    queries: NumberedRows<'_, T>,
+    rows: NumberedRows<'_, T>,
+    tile: NeighborTile,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let (m, n) = (queries.values.nrows(), rows.values.nrows());
+    let [of_queries, of_rows] = nearest;
+    let lengths = (of_queries.len(), of_rows.len());
+    let lists = Nearest::new(of_queries, m).zip(Nearest::new(of_rows, n));
+    let Some((mut found, mut found_back)) = lists.filter(|(one, other)| one.k == other.k) else {
+        return Err(Error::shape(
+            "add_mutual_neighbors",
             &[
                 ("queries", &queries.values.shape()),
                 ("rows", &rows.values.shape()),
-                ("nearest", &nearest.len()),
+                ("nearest of queries", &lengths.0),
+                ("nearest of rows", &lengths.1),
+            ],
+        ));
+    };
+    match found.k {
+        0 => Ok(()),
+        _ => add(
+            &mut found,
+            Some(&mut found_back),
+            metric,
+            (queries, rows, false),
+            tile,
+            scratch,
+            (blas, stop),
+        ),
+    }
+}
+
+/// Adds the rows within a radius of each query to a list of pairs, as [`add_neighbors`] does the
+/// nearest. Pairs of a query come in the order of the rows.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: the pairs depend on the values only.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and where to work"
+)]
+pub fn add_within<T: Real>(
+    within: &mut Within<'_>,
+    queries: NumberedRows<'_, T>,
+    rows: NumberedRows<'_, T>,
+    leaves_out_itself: bool,
+    tile: NeighborTile,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    if within.counts.len() != queries.values.nrows() {
+        return Err(Error::shape(
+            "add_within",
+            &[
+                ("queries", &queries.values.shape()),
+                ("counts", &within.counts.len()),
+            ],
+        ));
+    }
+    let metric = within.metric;
+    add(
+        within,
+        None,
+        metric,
+        (queries, rows, leaves_out_itself),
+        tile,
+        scratch,
+        (blas, stop),
+    )
+}
+
+/// Compares some rows with some queries, tile by tile; and queries with rows, where these look for
+/// them.
+fn add<T: Real>(
+    found: &mut impl Found,
+    mut found_back: Option<&mut Nearest<'_>>,
+    metric: Metric,
+    (queries, rows, leaves_out_itself): (NumberedRows<'_, T>, NumberedRows<'_, T>, bool),
+    tile: NeighborTile,
+    scratch: &mut [T],
+    (blas, stop): (&Blas, &dyn Fn() -> bool),
+) -> Result<(), Error> {
+    let ((m, d), n) = (queries.values.shape(), rows.values.nrows());
+    let fits = rows.values.ncols() == d
+        && (queries.squares.len(), rows.squares.len()) == (m, n)
+        && scratch.len() >= tile.scratch();
+    if !fits {
+        return Err(Error::shape(
+            "neighbors",
+            &[
+                ("queries", &queries.values.shape()),
+                ("rows", &rows.values.shape()),
                 ("scratch", &scratch.len()),
             ],
         ));
     }
-    let k = nearest.len() / m.max(1);
-    if k == 0 {
-        return Ok(());
-    }
     let (products, of_rows) = scratch.split_at_mut(tile.queries * tile.rows);
-    let (scales, offsets) = of_rows.split_at_mut(tile.rows);
+    let (scales, of_rows) = of_rows.split_at_mut(tile.rows);
+    let (offsets, leasts) = of_rows.split_at_mut(tile.rows);
     for top in (0..n).step_by(tile.rows) {
         let count = tile.rows.min(n - top);
         let part = NumberedRows {
@@ -191,10 +315,19 @@ pub fn add_neighbors<T: Real>(
                 scales,
                 offsets,
             };
+            if let Some(found) = &mut found_back {
+                let part = NumberedRows {
+                    values,
+                    squares: &queries.squares[left..left + several],
+                    first: queries.first + left as u64,
+                };
+                let leasts = &mut leasts[..count];
+                compared.add_back((found, top), products, part, leasts);
+            }
             for (query, products) in products.chunks_exact(count).enumerate() {
                 let number = queries.first + (left + query) as u64;
                 compared.add_to(
-                    &mut nearest[(left + query) * k..][..k],
+                    (found, left + query),
                     products,
                     (values, query),
                     queries.squares[left + query],
@@ -215,21 +348,18 @@ struct Compared<'a, T: Real> {
 }
 
 impl<T: Real> Compared<'_, T> {
-    /// Adds the rows to the nearest of one query. What a product says of a row is
+    /// Adds the rows to what one query has found. What a product says of a row is
     /// `product * scale + offset`, which is small where the row is near.
     fn add_to(
         &self,
-        nearest: &mut [Neighbor],
+        (found, number): (&mut impl Found, usize),
         products: &[T],
         (queries, query): (MatRef<'_, T>, usize),
         square: f64,
         left_out: Option<u64>,
     ) {
-        let limit = |nearest: &[Neighbor]| {
-            let last = nearest.last().map_or(f64::INFINITY, |last| last.distance);
-            T::of(self.bounds.limit::<T>(last, square))
-        };
-        let mut least = limit(nearest);
+        let limit = |last: f64| T::of(self.bounds.limit::<T>(last, square));
+        let mut least = limit(found.last(number));
         for start in (0..products.len()).step_by(COMPARED) {
             let end = (start + COMPARED).min(products.len());
             let (scales, offsets) = (&self.scales[start..end], &self.offsets[start..end]);
@@ -248,8 +378,60 @@ impl<T: Real> Compared<'_, T> {
                     .bounds
                     .metric
                     .exact(q, square, x, self.rows.squares[at]);
-                if (Neighbor { distance, row }).put_into(nearest) {
-                    least = limit(nearest);
+                if found.take(number, Neighbor { distance, row }) {
+                    least = limit(found.last(number));
+                }
+            }
+        }
+    }
+}
+
+impl<T: Real> Compared<'_, T> {
+    /// Adds queries to the nearest of each row, the first of which has the number `top`.
+    fn add_back(
+        &self,
+        (found, top): (&mut Nearest<'_>, usize),
+        products: &[T],
+        queries: NumberedRows<'_, T>,
+        leasts: &mut [T],
+    ) {
+        let metric = self.bounds.metric;
+        let longest = queries.squares.iter().copied().fold(0.0, f64::max);
+        let terms = queries.squares.iter().map(|square| metric.terms(*square));
+        let bounds = Bounds {
+            longest: longest.sqrt(),
+            steepest: terms.map(|[scale, _]| scale).fold(0.0, f64::max),
+            ..self.bounds
+        };
+        let limit = |found: &Nearest<'_>, at: usize| {
+            T::of(bounds.limit::<T>(found.last(top + at), self.rows.squares[at]))
+        };
+        for (at, least) in leasts.iter_mut().enumerate() {
+            *least = limit(found, at);
+        }
+        let count = leasts.len();
+        for (query, products) in products.chunks_exact(count).enumerate() {
+            let square = queries.squares[query];
+            let [scale, offset] = metric.terms(square).map(T::of);
+            for start in (0..count).step_by(COMPARED) {
+                let part = start..(start + COMPARED).min(count);
+                let (some, least) = (&products[part.clone()], &leasts[part.clone()]);
+                if !sparse::is_any_within(some, scale, offset, least) {
+                    continue;
+                }
+                for at in part {
+                    // What is not a number may be anything.
+                    if products[at] * scale + offset > leasts[at] {
+                        continue;
+                    }
+                    let (q, x) = ((queries.values, query), (self.rows.values, at));
+                    let neighbor = Neighbor {
+                        distance: metric.exact(q, square, x, self.rows.squares[at]),
+                        row: queries.first + query as u64,
+                    };
+                    if found.take(top + at, neighbor) {
+                        leasts[at] = limit(found, at);
+                    }
                 }
             }
         }
@@ -443,6 +625,8 @@ pub fn neighbors_reference<T: Real>(
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -523,6 +707,43 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn both_sides_of_a_product_find_what_they_find_alone(
+            seed in any::<u64>(),
+            (n, d) in (2usize..150, 1usize..40),
+            k in 1usize..12,
+            kind in 0u8..6,
+            metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
+            (block, queries, rows) in (1usize..60, 1usize..30, 1usize..200),
+        ) {
+            let (k, tile) = (k.min(n - 1), NeighborTile { queries, rows });
+            let x: Vec<f32> = values(seed, n * d, kind).iter().map(|x| *x as f32).collect();
+            let mut squares = vec![0.0; n];
+            squares_of_rows(&mut squares, view(&x, n, d, d, 1).unwrap()).unwrap();
+            let part = |rows: Range<usize>| NumberedRows {
+                values: view(&x[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
+                squares: &squares[rows.clone()],
+                first: rows.start as u64,
+            };
+            let mut nearest = vec![Neighbor::NONE; n * k];
+            let scratch = &mut vec![0.0; tile.scratch()];
+            let blocks: Vec<_> = (0..n).step_by(block).map(|start| start..(start + block).min(n)).collect();
+            for (number, one) in blocks.iter().enumerate() {
+                let own = &mut nearest[one.start * k..one.end * k];
+                add_neighbors(own, metric, part(one.clone()), part(one.clone()), true, tile, scratch, &Blas::Builtin, &|| false).unwrap();
+                for other in &blocks[number + 1..] {
+                    let (before, after) = nearest.split_at_mut(other.start * k);
+                    let lists = [&mut before[one.start * k..one.end * k], &mut after[..other.len() * k]];
+                    add_mutual_neighbors(lists, metric, part(one.clone()), part(other.clone()), tile, scratch, &Blas::Builtin, &|| false).unwrap();
+                }
+            }
+            for query in 0..n {
+                let one = view(&x[query * d..][..d], 1, d, d, 1).unwrap();
+                let all = view(&x, n, d, d, 1).unwrap();
+                prop_assert_eq!(&nearest[query * k..][..k], &neighbors_reference(one, all, k, metric, Some(query as u64))[..]);
+            }
+        }
+
         #[test]
         fn neighbors_are_those_of_the_plain_twin(
             seed in any::<u64>(),

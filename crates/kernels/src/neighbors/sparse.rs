@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 
-use super::{Bounds, COMPARED, Metric, Neighbor};
+use super::{Bounds, COMPARED, Found, Metric, Nearest, Neighbor, Within};
 use crate::{Error, Real};
 
 /// Some rows of a sparse matrix, each with its columns in order.
@@ -57,72 +57,193 @@ impl<'a, T: Real> SparseNumberedRows<'a, T> {
     }
 }
 
+/// Queries whose products with a row are summed up together: these and what common columns have of
+/// them stay in the caches of a core.
+const GROUP: usize = 1024;
+/// Queries whose sums stay in registers.
+const SUMMED: usize = 32;
+/// A column that one of so many queries has is common.
+const COMMON: usize = 32;
+/// Elements of dense columns, for each entry of the queries.
+const DENSE: usize = 2;
+
 /// The entries of some queries, by column.
 pub struct Postings<T> {
-    /// Where the entries of a column are.
-    places: HashMap<u64, (u32, u32)>,
+    groups: Vec<Group<T>>,
+}
+
+/// Up to [`GROUP`] queries. The columns that most of them have are dense, so that a row adds them up
+/// by vectors; of any other, the queries that have it are listed.
+struct Group<T> {
+    first: usize,
+    count: usize,
+    places: HashMap<u64, Place>,
     queries: Vec<u32>,
     values: Vec<T>,
+    /// Dense columns, one after another.
+    dense: Vec<T>,
+}
+
+/// Where the entries of a column are: in the lists, or from `start` among the dense elements.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    start: u32,
+    end: u32,
+}
+
+impl Place {
+    const DENSE: u32 = u32::MAX;
 }
 
 impl<T: Real> Postings<T> {
-    /// Of at most 2^32 entries.
+    /// Of fewer than 2^31 entries.
     ///
     /// # Errors
     /// [`Error::Shape`] for rows that do not fit their entries, and for more.
     pub fn new(rows: SparseNumberedRows<'_, T>) -> Result<Postings<T>, Error> {
         rows.check()?;
         let count = rows.starts.last().copied().unwrap_or(0);
-        if u32::try_from(count).is_err() || u32::try_from(rows.count()).is_err() {
+        if count >= 1 << 31 {
             return Err(Error::shape("postings", &[("entries", &count)]));
         }
-        let mut places: HashMap<u64, (u32, u32)> = HashMap::new();
-        for column in &rows.columns[..count] {
-            places.entry(*column).or_default().1 += 1;
-        }
-        // Where a column begins, and how many entries it has so far.
-        let mut end = 0;
-        for place in places.values_mut() {
-            let start = end;
-            end += place.1;
-            *place = (start, start);
-        }
-        let (mut queries, mut values) = (vec![0; count], vec![T::ZERO; count]);
-        for query in 0..rows.count() {
-            let (columns, of_query) = rows.row(query);
-            for (column, value) in columns.iter().zip(of_query) {
-                let Some(place) = places.get_mut(column) else {
-                    unreachable!("every column was counted")
-                };
-                queries[place.1 as usize] = query as u32;
-                values[place.1 as usize] = *value;
-                place.1 += 1;
-            }
-        }
-        Ok(Postings {
-            places,
-            queries,
-            values,
-        })
+        let firsts = (0..rows.count()).step_by(GROUP);
+        let groups = firsts.map(|first| Group::new(rows, first)).collect();
+        Ok(Postings { groups })
     }
 
     /// Bytes that the postings of as many entries take.
     pub fn held_bytes(entries: usize) -> usize {
-        entries * (4 + size_of::<T>() + 2 * (8 + 8 + 1))
+        entries * (4 + (1 + DENSE) * size_of::<T>() + 2 * (8 + 8 + 1))
     }
 
-    fn of(&self, column: u64) -> impl Iterator<Item = (usize, T)> + '_ {
-        let (start, end) = self.places.get(&column).copied().unwrap_or_default();
-        let range = start as usize..end as usize;
-        let queries = self.queries[range.clone()].iter();
-        queries
-            .zip(&self.values[range])
-            .map(|(query, value)| (*query as usize, *value))
+    fn count(&self) -> usize {
+        self.groups.iter().map(|group| group.count).sum()
     }
 }
 
+impl<T: Real> Group<T> {
+    fn new(rows: SparseNumberedRows<'_, T>, first: usize) -> Group<T> {
+        let count = GROUP.min(rows.count() - first);
+        let stride = count.next_multiple_of(SUMMED);
+        let entries = rows.starts[first]..rows.starts[first + count];
+        let mut places: HashMap<u64, Place> = HashMap::new();
+        for column in &rows.columns[entries.clone()] {
+            places.entry(*column).or_default().end += 1;
+        }
+        let common = common(&places, count, DENSE * entries.len() / stride);
+        let mut end = 0;
+        for place in places.values_mut() {
+            let start = end;
+            end += place.end;
+            // `end` is how far the list is filled.
+            *place = Place { start, end: start };
+        }
+        for (at, column) in common.iter().enumerate() {
+            let start = (at * stride) as u32;
+            places.insert(
+                *column,
+                Place {
+                    start,
+                    end: Place::DENSE,
+                },
+            );
+        }
+        let mut group = Group {
+            first,
+            count,
+            places,
+            queries: vec![0; entries.len()],
+            values: vec![T::ZERO; entries.len()],
+            dense: vec![T::ZERO; common.len() * stride],
+        };
+        for query in 0..count {
+            let (columns, values) = rows.row(first + query);
+            for (column, value) in columns.iter().zip(values) {
+                group.put(*column, query, *value);
+            }
+        }
+        group
+    }
+
+    fn put(&mut self, column: u64, query: usize, value: T) {
+        let Some(place) = self.places.get_mut(&column) else {
+            unreachable!("every column was counted")
+        };
+        if place.end == Place::DENSE {
+            self.dense[place.start as usize + query] += value;
+        } else {
+            self.queries[place.end as usize] = query as u32;
+            self.values[place.end as usize] = value;
+            place.end += 1;
+        }
+    }
+
+    /// `factor` times the products of a row with the queries, into `products`. `of_dense` and
+    /// `listed` are room for the row's columns.
+    fn multiply(
+        &self,
+        factor: T,
+        (columns, values): (&[u64], &[T]),
+        products: &mut [T; GROUP],
+        of_dense: &mut Vec<(usize, T)>,
+        listed: &mut Vec<(Place, T)>,
+    ) {
+        of_dense.clear();
+        listed.clear();
+        for (column, value) in columns.iter().zip(values) {
+            match self.places.get(column) {
+                Some(place) if place.end == Place::DENSE => {
+                    of_dense.push((place.start as usize, factor * *value));
+                }
+                Some(place) => listed.push((*place, factor * *value)),
+                None => (),
+            }
+        }
+        let stride = self.count.next_multiple_of(SUMMED);
+        add_columns(&mut products[..stride], &self.dense, of_dense);
+        for (place, value) in listed {
+            let range = place.start as usize..place.end as usize;
+            for (query, other) in self.queries[range.clone()].iter().zip(&self.values[range]) {
+                // A group is a power of two, so this is no check.
+                products[*query as usize % GROUP] += *value * *other;
+            }
+        }
+    }
+}
+
+/// The columns that most queries have, `most` at most.
+fn common(places: &HashMap<u64, Place>, queries: usize, most: usize) -> Vec<u64> {
+    let mut common: Vec<(u32, u64)> = places
+        .iter()
+        .filter(|(_, place)| place.end as usize * COMMON >= queries)
+        .map(|(column, place)| (place.end, *column))
+        .collect();
+    common.sort_unstable_by_key(|(count, column)| (std::cmp::Reverse(*count), *column));
+    common.truncate(most);
+    common.into_iter().map(|(_, column)| column).collect()
+}
+
+/// Sums of some dense columns, each with a factor; columns begin at the given elements.
+fn add_columns<T: Real>(sums: &mut [T], dense: &[T], columns: &[(usize, T)]) {
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            for (part, sums) in sums.chunks_exact_mut(SUMMED).enumerate() {
+                let mut sum = [T::ZERO; SUMMED];
+                for (start, factor) in columns {
+                    let column = &dense[start + part * SUMMED..][..SUMMED];
+                    for (sum, value) in sum.iter_mut().zip(column) {
+                        *sum += *factor * *value;
+                    }
+                }
+                sums.copy_from_slice(&sum);
+            }
+        },
+    );
+}
+
 /// Adds some sparse rows to the k nearest of each query, as [`add_neighbors`](super::add_neighbors)
-/// does of dense ones: `scratch` has two elements a query. Distances are sums in f64 in the order of
+/// does of dense ones: `scratch` has an element a query. Distances are sums in f64 in the order of
 /// the columns.
 ///
 /// Cost: the columns that a row and a query have in common, and m n comparisons.
@@ -145,22 +266,69 @@ pub fn add_sparse_neighbors<T: Real>(
     scratch: &mut [T],
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    queries.check()?;
-    rows.check()?;
-    let m = queries.count();
-    if !nearest.len().is_multiple_of(m.max(1)) || scratch.len() < 2 * m {
+    let Some(mut found) = Nearest::new(nearest, queries.count()) else {
+        let (m, nearest) = (queries.count(), nearest.len());
         return Err(Error::shape(
             "add_sparse_neighbors",
+            &[("queries", &m), ("nearest", &nearest)],
+        ));
+    };
+    let sides = (queries, postings, rows);
+    match found.k {
+        0 => Ok(()),
+        _ => add(&mut found, metric, sides, leaves_out_itself, scratch, stop),
+    }
+}
+
+/// Adds the rows within a radius of each query, as [`add_within`](super::add_within) does of dense
+/// ones.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: the pairs depend on the values only.
+pub fn add_sparse_within<T: Real>(
+    within: &mut Within<'_>,
+    queries: SparseNumberedRows<'_, T>,
+    postings: &Postings<T>,
+    rows: SparseNumberedRows<'_, T>,
+    leaves_out_itself: bool,
+    scratch: &mut [T],
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    if within.counts.len() != queries.count() {
+        return Err(Error::shape(
+            "add_sparse_within",
             &[
-                ("queries", &m),
-                ("nearest", &nearest.len()),
-                ("scratch", &scratch.len()),
+                ("queries", &queries.count()),
+                ("counts", &within.counts.len()),
             ],
         ));
     }
-    let k = nearest.len() / m.max(1);
-    if k == 0 {
-        return Ok(());
+    let (metric, sides) = (within.metric, (queries, postings, rows));
+    add(within, metric, sides, leaves_out_itself, scratch, stop)
+}
+
+fn add<T: Real>(
+    found: &mut impl Found,
+    metric: Metric,
+    (queries, postings, rows): (
+        SparseNumberedRows<'_, T>,
+        &Postings<T>,
+        SparseNumberedRows<'_, T>,
+    ),
+    leaves_out_itself: bool,
+    scratch: &mut [T],
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    queries.check()?;
+    rows.check()?;
+    let m = queries.count();
+    if scratch.len() < m || postings.count() != m {
+        return Err(Error::shape(
+            "sparse neighbors",
+            &[("queries", &m), ("scratch", &scratch.len())],
+        ));
     }
     let longest = rows.squares.iter().copied().fold(0.0, f64::max).sqrt();
     let steepest = rows
@@ -174,48 +342,45 @@ pub fn add_sparse_neighbors<T: Real>(
         longest,
         steepest,
     };
-    let limit = |nearest: &[Neighbor], query: usize| {
-        let last = nearest[query * k + k - 1].distance;
-        T::of(bounds.limit::<T>(last, queries.squares[query]))
-    };
-    let (products, least) = scratch[..2 * m].split_at_mut(m);
+    let limit = |last: f64, query: usize| T::of(bounds.limit::<T>(last, queries.squares[query]));
+    let least = &mut scratch[..m];
     for (query, least) in least.iter_mut().enumerate() {
-        *least = limit(nearest, query);
+        *least = limit(found.last(query), query);
     }
-    let factor = metric.factor::<T>();
-    for row in 0..rows.count() {
-        if row.is_multiple_of(64) && stop() {
-            return Ok(());
-        }
-        let (columns, values) = rows.row(row);
-        products.fill(T::ZERO);
-        for (column, value) in columns.iter().zip(values) {
-            let value = factor * *value;
-            for (query, other) in postings.of(*column) {
-                products[query] += value * other;
+    let mut products = [T::ZERO; GROUP];
+    let (mut of_dense, mut listed) = (Vec::new(), Vec::new());
+    for group in &postings.groups {
+        let least = &mut least[group.first..][..group.count];
+        for row in 0..rows.count() {
+            if row.is_multiple_of(64) && stop() {
+                return Ok(());
             }
-        }
-        let [scale, offset] = metric.terms(rows.squares[row]).map(T::of);
-        let number = rows.first + row as u64;
-        for start in (0..m).step_by(COMPARED) {
-            let part = start..(start + COMPARED).min(m);
-            if !is_any_within(&products[part.clone()], scale, offset, &least[part.clone()]) {
-                continue;
-            }
-            for query in part {
-                // What is not a number may be anything.
-                let is_beyond = products[query] * scale + offset > least[query];
-                let is_itself = leaves_out_itself && queries.first + query as u64 == number;
-                if is_beyond || is_itself {
+            let entries = rows.row(row);
+            let factor = metric.factor::<T>();
+            group.multiply(factor, entries, &mut products, &mut of_dense, &mut listed);
+            let [scale, offset] = metric.terms(rows.squares[row]).map(T::of);
+            let number = rows.first + row as u64;
+            for start in (0..group.count).step_by(COMPARED) {
+                let part = start..(start + COMPARED).min(group.count);
+                if !is_any_within(&products[part.clone()], scale, offset, &least[part.clone()]) {
                     continue;
                 }
-                let squares = [queries.squares[query], rows.squares[row]];
-                let found = Neighbor {
-                    distance: exact(metric, queries.row(query), (columns, values), squares),
-                    row: number,
-                };
-                if found.put_into(&mut nearest[query * k..][..k]) {
-                    least[query] = limit(nearest, query);
+                for at in part {
+                    let query = group.first + at;
+                    // What is not a number may be anything.
+                    let is_beyond = products[at] * scale + offset > least[at];
+                    let is_itself = leaves_out_itself && queries.first + query as u64 == number;
+                    if is_beyond || is_itself {
+                        continue;
+                    }
+                    let squares = [queries.squares[query], rows.squares[row]];
+                    let neighbor = Neighbor {
+                        distance: exact(metric, queries.row(query), entries, squares),
+                        row: number,
+                    };
+                    if found.take(query, neighbor) {
+                        least[at] = limit(found.last(query), query);
+                    }
                 }
             }
         }
@@ -224,7 +389,7 @@ pub fn add_sparse_neighbors<T: Real>(
 }
 
 /// Whether a row may be as near to one of some queries as their limits.
-fn is_any_within<T: Real>(products: &[T], scale: T, offset: T, least: &[T]) -> bool {
+pub(super) fn is_any_within<T: Real>(products: &[T], scale: T, offset: T, least: &[T]) -> bool {
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -313,6 +478,67 @@ mod tests {
                 .collect()
         });
         prop::collection::vec(row, 1..count)
+    }
+
+    /// Columns that all have, that a few have, and that one has; rows of no entries, and rows that
+    /// are alike.
+    fn uneven(count: u64, seed: u64) -> Vec<Vec<(u64, f32)>> {
+        let row = |row: u64| {
+            let chance = |at: u64| ((row * 31 + seed) * 2_654_435_761 + at * 40_503) >> 7;
+            let value = |column: u64| (chance(column) % 5) as f32 - 1.5;
+            let common = (0..12).filter(|column| chance(*column) % (column + 1) == 0);
+            let rare = [20 + row % 97, 200 + row];
+            match row % 7 {
+                0 => Vec::new(),
+                1 => vec![(3, 1.0)],
+                _ => common
+                    .chain(rare)
+                    .map(|column| (column, value(column)))
+                    .collect(),
+            }
+        };
+        (0..count).map(row).collect()
+    }
+
+    #[test]
+    fn queries_of_several_groups_find_what_a_plain_search_finds() {
+        let (queries, rows) = (uneven(2 * GROUP as u64 + 37, 1), uneven(60, 2));
+        let (q, x, k) = (Rows::of(&queries), Rows::of(&rows), 4);
+        let postings = Postings::new(q.numbered(0)).unwrap();
+        assert!(postings.groups.iter().all(|group| !group.dense.is_empty()));
+        for metric in [Metric::Euclidean, Metric::Cosine, Metric::InnerProduct] {
+            for leaves_out_itself in [false, true] {
+                let mut nearest = vec![Neighbor::NONE; k * queries.len()];
+                let mut scratch = vec![0.0; queries.len()];
+                add_sparse_neighbors(
+                    &mut nearest,
+                    metric,
+                    q.numbered(0),
+                    &postings,
+                    x.numbered(0),
+                    leaves_out_itself,
+                    &mut scratch,
+                    &|| false,
+                )
+                .unwrap();
+                for query in 0..queries.len() {
+                    let mut all: Vec<Neighbor> = (0..rows.len())
+                        .filter(|row| !(leaves_out_itself && *row == query))
+                        .map(|row| Neighbor {
+                            distance: exact(
+                                metric,
+                                q.numbered(0).row(query),
+                                x.numbered(0).row(row),
+                                [q.squares[query], x.squares[row]],
+                            ),
+                            row: row as u64,
+                        })
+                        .collect();
+                    all.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.row.cmp(&b.row)));
+                    assert_eq!(&nearest[query * k..][..k], &all[..k]);
+                }
+            }
+        }
     }
 
     proptest! {

@@ -1,7 +1,10 @@
 //! Nearest rows: those of the plain twin, for every metric, budget and number of threads.
 
 use outcore::kernels::{Metric, neighbors_reference, view};
-use outcore::neighbors::{NeighborOptions, NeighborOutputs, nearest_rows};
+use outcore::neighbors::{
+    Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions, nearest_rows, nearest_rows_graph,
+    rows_within,
+};
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
 const WIDTH: usize = 24;
@@ -99,6 +102,88 @@ fn rows_are_read_once_a_group_of_queries() {
         read <= least + least / 20,
         "{read} bytes of {groups} groups"
     );
+}
+
+#[test]
+fn rows_that_look_for_each_other_are_multiplied_once() {
+    let (_folder, x, _) = stored(16 << 20, 2, 60_000);
+    let options = NeighborOptions {
+        k: 3,
+        metric: Metric::Euclidean,
+    };
+    let flops = |queries: Option<&Array>| {
+        let (queries, outputs) = (queries.map(Into::into), NeighborOutputs::default());
+        let job = nearest_rows(x.session(), (&x).into(), queries, options, outputs).unwrap();
+        assert!(job.explain().len() > 1, "there are several groups");
+        job.explain().iter().map(|plan| plan.flops).sum::<u64>()
+    };
+    let (own, queries) = (flops(None), flops(Some(&x)));
+    assert!(own < queries / 100 * 52, "{own} of {queries}");
+}
+
+#[test]
+fn rows_within_a_radius_do_not_depend_on_the_budget() {
+    let options = RadiusOptions {
+        radius: 3.0,
+        metric: Metric::Euclidean,
+    };
+    let mut all = Vec::new();
+    for (memory, threads) in [(3 << 20, 1), (4 << 20, 2), (64 << 20, 2)] {
+        let (_folder, x, values) = stored(memory, threads, 6000);
+        let job = rows_within(x.session(), (&x).into(), None, options, true, None).unwrap();
+        let found = job.run().unwrap().read().unwrap().run().unwrap();
+        let offsets: &[i64] = bytemuck::cast_slice(&found.offsets);
+        let rows: &[i32] = bytemuck::cast_slice(&found.indices);
+        let rows_of = view(&values, 6000, WIDTH, WIDTH, 1).unwrap();
+        for query in [0, 1, 3000, 5999] {
+            let one = rows_of.subrows(query, 1);
+            let metric = options.metric;
+            let near = neighbors_reference(one, rows_of, 5999, metric, Some(query as u64));
+            let mut expected: Vec<i32> = near
+                .iter()
+                .filter(|near| metric.shown(near.distance) <= options.radius)
+                .map(|near| near.row as i32)
+                .collect();
+            expected.sort_unstable();
+            assert_eq!(
+                rows[offsets[query] as usize..offsets[query + 1] as usize],
+                expected
+            );
+        }
+        all.push([&found.offsets, &found.indices, &found.values].map(|part| part.to_vec()));
+    }
+    assert!(all.iter().all(|found| *found == all[0]));
+}
+
+#[test]
+fn graphs_have_the_rows_of_lists() {
+    let (folder, x, _) = stored(4 << 20, 2, 3000);
+    let options = NeighborOptions {
+        k: 4,
+        metric: Metric::Cosine,
+    };
+    let outputs = NeighborOutputs {
+        checkpoint: Some(Checkpoint {
+            path: folder.path().join("so_far"),
+            search: "x".into(),
+        }),
+        ..NeighborOutputs::default()
+    };
+    let job = nearest_rows(x.session(), (&x).into(), None, options, outputs).unwrap();
+    let [distances, rows] = job.run().unwrap();
+    let out = Some(folder.path().join("graph"));
+    let job = nearest_rows_graph(x.session(), (&x).into(), None, options, true, out).unwrap();
+    let graph = job.run().unwrap().read().unwrap().run().unwrap();
+    let indices: &[i32] = bytemuck::cast_slice(&graph.indices);
+    let expected: Vec<i32> = rows
+        .to_vec::<i64>()
+        .unwrap()
+        .iter()
+        .map(|row| *row as i32)
+        .collect();
+    assert_eq!(indices, expected);
+    let values: &[f64] = bytemuck::cast_slice(&graph.values);
+    assert_eq!(values, distances.to_vec::<f64>().unwrap());
 }
 
 #[test]

@@ -366,6 +366,7 @@ impl<T: Real> Blocks<T> {
             let piece = sparse::Part {
                 name: x.name().into(),
                 first: lines[0].lines().start,
+                line: lines[0].lines().start,
                 lines: rows as usize,
                 pieces: lines.iter().map(|piece| x.blocks(piece)).collect(),
             };

@@ -1,0 +1,449 @@
+"""Eigenpairs and singular triplets of matrices bigger than memory: `outcore.linalg.eigsh` and `svds`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._array import Array, session_of
+from ._dtypes import computed, is_decoded
+from ._session import Session
+from ._settings import PathLike, full_path
+from ._sparse import Sparse, is_scipy, native_rows, native_sparse
+from .errors import ArgumentError, DTypeError, FailedError, ShapeError
+
+__all__ = [
+    "ConvergenceWarning",
+    "EigenPairs",
+    "Laplacian",
+    "Method",
+    "SingularTriplets",
+    "eigsh",
+    "found_vectors",
+    "graph_operator",
+    "laplacian",
+    "native_options",
+    "svds",
+]
+
+Method = Literal["auto", "krylov", "randomized"]
+
+
+class ConvergenceWarning(UserWarning):
+    """Some pairs are not as accurate as they were to be; the result says which, and why."""
+
+
+class _Found(tuple):  # type: ignore[type-arg]
+    """A tuple with what is known of it.
+
+    Attributes
+    ----------
+    residuals : ndarray of shape (k,), float64
+        What is left of each pair when it is multiplied once more, measured after the search: of eigsh |A v - w v|, of svds
+        |A^T u - s v| (A v is s u up to rounding).
+    scale : float
+        The largest |w| or s that was seen, which is the norm of A: a pair has converged if its residual is at most `tol` times
+        this.
+    converged : ndarray of shape (k,), bool
+    not_converged : dict of int to str
+        Why, for each pair that has not.
+    missed_beyond : float or None
+        With a probability of 1 - 1e-6 no pair beyond this value is missing; None where that was not looked at, or where too few
+        products were made to say so.
+    passes : int
+        Products with a block of vectors.
+    restarts : int
+    block, basis : int
+        Columns of a product, and of the basis.
+    basis_in_memory : bool
+    """
+
+    residuals: npt.NDArray[np.float64]
+    scale: float
+    converged: npt.NDArray[np.bool_]
+    not_converged: dict[int, str]
+    missed_beyond: float | None
+    passes: int
+    restarts: int
+    block: int
+    basis: int
+    basis_in_memory: bool
+
+    def _tell(self, found: dict[str, Any], tol: float) -> None:
+        self.residuals, largest = found["residuals"], found["largest"]
+        self.scale = largest
+        self.converged = self.residuals <= tol * largest
+        rounding = f"products are rounded to {found['epsilon']:.1e} of the largest value, which leaves no smaller residual"
+        short = f"the search ended after {found['restarts']} restarts; maxiter= allows more"
+        why = rounding if found["has_converged"] else short
+        self.not_converged = {int(pair): why for pair in np.flatnonzero(~self.converged)}
+        self.missed_beyond = found["missed_beyond"]
+        self.passes, self.restarts = found["products"], found["restarts"]
+        self.block, self.basis, self.basis_in_memory = found["block"], found["basis"], found["in_memory"]
+        if self.not_converged:
+            worst = float(self.residuals.max() / largest) if largest else float(self.residuals.max())
+            pairs = f"{len(self.not_converged)} of {len(self.residuals)} pairs"
+            told = f"{pairs} have residuals above tol={tol:g}, up to {worst:.1e}: {why}"
+            warnings.warn(told, ConvergenceWarning, stacklevel=4)
+
+
+class EigenPairs(_Found):
+    """`w, V = eigsh(...)`, with what else is known."""
+
+
+class SingularTriplets(_Found):
+    """`U, s, Vt = svds(...)`, with what else is known."""
+
+
+class Laplacian:
+    """The Laplacian of a graph, as an operator; made by `outcore.linalg.laplacian`.
+
+    Attributes
+    ----------
+    shape : (n, n)
+    degrees : ndarray of shape (n,), float64
+    """
+
+    def __init__(self, graph: Any, degrees: npt.NDArray[np.float64], form: str) -> None:
+        self._graph, self._form = graph, form
+        self.degrees = degrees
+        self.shape: tuple[int, int] = graph.shape
+        self.dtype = np.dtype(np.float64)
+
+
+def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = None, progress: bool | None = None) -> Laplacian:
+    """The Laplacian of a graph for `eigsh`, which is never made: D - W, or I - D^-1/2 W D^-1/2 with `normed`.
+
+    Parameters
+    ----------
+    graph : Sparse, SciPy sparse matrix, Array or ndarray of shape (n, n)
+        Symmetric, with weights that are not negative. Edges of a node to itself count to its degree.
+    normed : bool
+        Rows of nodes without edges are then zero.
+
+    Returns
+    -------
+    Laplacian
+
+    Raises
+    ------
+    ShapeError
+        For a matrix that is not square. ArgumentError for a node of negative degree.
+    """
+    return graph_operator(graph, "normalized" if normed else "laplacian", memory, progress)
+
+
+def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
+    from .linalg import csrgemv, gemm
+
+    if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
+        raise ShapeError(f"a graph has a square matrix, not one of shape {tuple(graph.shape)}")
+    ones = np.ones(graph.shape[1], computed(graph))
+    if isinstance(graph, Sparse) or is_scipy(graph):
+        degrees: Any = csrgemv(graph, ones, memory=memory, progress=progress)
+    else:
+        degrees = np.empty((graph.shape[0], 1), ones.dtype)
+        gemm(graph, ones[:, None], degrees, memory=memory, progress=progress)
+    degrees = degrees.ravel().astype(np.float64)
+    negative = np.flatnonzero(~(degrees >= 0))
+    if len(negative):
+        raise ArgumentError(f"node {negative[0]} of the graph has degree {degrees[negative[0]]}; weights must not be negative")
+    return Laplacian(graph, degrees, form)
+
+
+def eigsh(
+    A: Any,
+    k: int = 6,
+    *,
+    which: Literal["LM", "LA", "SA"] = "LM",
+    v0: npt.ArrayLike | None = None,
+    ncv: int | None = None,
+    maxiter: int = 300,
+    tol: float = 1e-6,
+    shape: int | tuple[int, int] | None = None,
+    method: Method = "auto",
+    block: int | None = None,
+    check: bool = True,
+    checkpoint: PathLike | None = None,
+    random_state: int = 0,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> EigenPairs:
+    """A few eigenpairs of a symmetric matrix, by passes over it.
+
+    Parameters
+    ----------
+    A : matrix or operator of shape (n, n)
+        Sparse, Array, SciPy sparse matrix or ndarray; `outcore.linalg.laplacian(graph)`; a
+        `scipy.sparse.linalg.LinearOperator` or anything with `shape` and `matmat` or `matvec`; or a function that makes A X,
+        of shape (n, c), of an ndarray X of that shape, together with `shape`.
+    k : int
+        Pairs, from 1 to n.
+    which : {"LM", "LA", "SA"}
+        Those of largest magnitude, the largest, or the smallest.
+    v0 : array_like of shape (n,), optional
+        The first of the start vectors; the others are random.
+    ncv : int, optional
+        Columns at which the basis is contracted; default 2 k and six blocks.
+    maxiter : int
+        Restarts at most.
+    tol : float
+        Pairs are wanted with |A v - w v| <= tol times the norm of A.
+    method : {"auto", "krylov", "randomized"}
+        Narrow blocks and many passes, or blocks wider than k and few; the choice is made of `tol` and of whether passes read from
+        SSD.
+    block : int, optional
+        Columns of a product.
+    check : bool
+        Go on for five passes from a fresh random block, which shows pairs that the first start vectors had no part of.
+    checkpoint : path, optional
+        A file that is replaced after every restart. The same call in another process goes on from there, with the same bits; it
+        is removed at the end.
+    random_state : int
+        Seed of the start vectors.
+
+    Returns
+    -------
+    w : ndarray of shape (k,)
+        Ascending, of the type of A, float64 for operators.
+    V : ndarray of shape (n, k), or Array
+        An Array in scratch where the basis is. The entry of largest magnitude of each column is positive.
+
+    The tuple has attributes: see `EigenPairs`.
+
+    Raises
+    ------
+    ArgumentError
+        For k out of range, NaN or infinity, and for a matrix that is not symmetric. ShapeError for one that is not square, and
+        for a function whose result has another shape.
+
+    Notes
+    -----
+    Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems" (2008). The basis is in memory where it
+    fits, else in scratch; blocks of `block` columns must fit. While the basis is in memory, the bits are the same for any
+    number of threads.
+    """
+    options = native_options(k, which, v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
+    session = session_of(A._graph if isinstance(A, Laplacian) else A, memory=memory)
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+    if isinstance(A, Laplacian):
+        graph = native_rows(A._graph, "the graph", session)
+        job = _native.eigsh(session._inner, graph, options, A.degrees, A._form)
+        found = session._run(job, "eigenpairs", progress)
+    elif _is_matrix(A):
+        rows, dtype = _rows(A, session)
+        found = session._run(_native.eigsh(session._inner, rows, options), "eigenpairs", progress)
+    else:
+        products = _Products(A, shape, symmetric=True)
+        job = _native.eigsh_of_function(session._inner, products.name, products.shape[0], products, options)
+        found = products.run(session, job, "eigenpairs", progress)
+    values = found["values"]
+    vectors = found_vectors(session, found["vectors"], len(values), dtype)
+    made = EigenPairs((values.astype(dtype, copy=False), vectors))
+    made._tell(found, tol)
+    return made
+
+
+def svds(
+    A: Any,
+    k: int = 6,
+    *,
+    v0: npt.ArrayLike | None = None,
+    ncv: int | None = None,
+    maxiter: int = 300,
+    tol: float = 1e-6,
+    shape: tuple[int, int] | None = None,
+    method: Method = "auto",
+    block: int | None = None,
+    check: bool = True,
+    checkpoint: PathLike | None = None,
+    random_state: int = 0,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> SingularTriplets:
+    """The largest singular values of a matrix and their vectors, by passes over it.
+
+    Parameters
+    ----------
+    A : matrix or operator of shape (m, n)
+        As of `eigsh`; operators have `rmatmat` or `rmatvec` too.
+    k : int
+        Triplets, from 1 to min(m, n). Where the rank is lower, the last values are zero.
+    tol : float
+        Triplets are wanted with |A v - s u| and |A^T u - s v| at most tol times the largest s. From 1e-4 on, products with
+        float32 matrices are made in float32, else in float64.
+    v0 : array_like, optional
+        Of the shorter side; the first of the start vectors.
+    ncv, maxiter, method, block, check, checkpoint, random_state
+        As of `eigsh`.
+
+    Returns
+    -------
+    U : ndarray of shape (m, k), or Array
+    s : ndarray of shape (k,), ascending as in SciPy
+    Vt : ndarray of shape (k, n), or Array
+        Of the type of A, float64 for operators; Arrays in scratch where there is no room. The entry of largest magnitude of each
+        column of U is positive, as scikit-learn's `svd_flip` has it.
+
+    The tuple has attributes: see `SingularTriplets`.
+
+    Raises
+    ------
+    ArgumentError
+        For k out of range, and for NaN or infinity.
+
+    Notes
+    -----
+    Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A; then A V = Q R and the
+    singular values of R, which have all their digits.
+    """
+    options = native_options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
+    session = session_of(A, memory=memory)
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+    if _is_matrix(A):
+        rows, dtype = _rows(A, session)
+        found = session._run(_native.svds(session._inner, rows, options), "singular triplets", progress)
+    else:
+        products = _Products(A, shape, symmetric=False)
+        job = _native.svds_of_function(session._inner, products.name, products.shape, products, options)
+        found = products.run(session, job, "singular triplets", progress)
+    values = found["values"]
+    left, right = (found_vectors(session, found[side], len(values), dtype) for side in ("left", "right"))
+    made = SingularTriplets((left, values.astype(dtype, copy=False), right.T))
+    made._tell(found, tol)
+    return made
+
+
+def native_options(
+    k: Any,
+    which: str = "LA",
+    v0: npt.ArrayLike | None = None,
+    ncv: int | None = None,
+    maxiter: int = 300,
+    tol: float = 1e-6,
+    method: str = "auto",
+    block: int | None = None,
+    check: bool = True,
+    checkpoint: PathLike | None = None,
+    random_state: int = 0,
+) -> dict[str, Any]:
+    """What the native searches take.
+
+    Raises
+    ------
+    ArgumentError
+        For a value outside its range.
+    """
+    least = {"k": 1, "ncv": 1, "block": 1, "maxiter": 0, "random_state": 0}
+    given = {"k": k, "ncv": ncv, "block": block, "maxiter": maxiter, "random_state": random_state}
+    for name, value in given.items():
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        is_left_out = value is None and name in ("ncv", "block")
+        if not is_left_out and not (is_whole and value >= least[name]):
+            raise ArgumentError(f"{name}={value!r} must be a whole number from {least[name]} on")
+    try:
+        accuracy = float(tol)
+    except (TypeError, ValueError):
+        accuracy = -1.0
+    if not 0 <= accuracy < np.inf:
+        raise ArgumentError(f"tol={tol!r} must be a number from 0 on")
+    start = None if v0 is None else np.asarray(v0, np.float64)
+    if start is not None and start.ndim != 1:
+        raise ShapeError(f"v0 has shape {start.shape}, but must be a vector")
+    return {
+        **{name: None if value is None else int(value) for name, value in given.items() if name != "random_state"},
+        "seed": int(random_state),
+        "which": which,
+        "tol": accuracy,
+        "method": method,
+        "v0": None if start is None else start.tolist(),
+        "check": bool(check),
+        "checkpoint": None if checkpoint is None else full_path(checkpoint),
+    }
+
+
+def _is_matrix(x: Any) -> bool:
+    return isinstance(x, (Array, Sparse, np.ndarray)) or (is_scipy(x) and not hasattr(x, "rmatvec")) or hasattr(x, "__dlpack__")
+
+
+def _rows(x: Any, session: Session) -> tuple[Any, np.dtype[Any]]:
+    """Rows as the engine takes them, and the type of results."""
+    if x.dtype.kind == "c":
+        raise DTypeError(f"A is {x.dtype}, but must be real")
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iub" and not is_decoded(x.dtype):
+        x = x.astype(np.float64)
+    if is_scipy(x):
+        found = native_sparse(x, session, "A")
+        return found, np.dtype(np.float32 if x.dtype == np.float32 else np.float64)
+    if x.ndim != 2:
+        raise ShapeError(f"A has {x.ndim} dimension(s), but must have 2")
+    return native_rows(x, "A", session), computed(x)
+
+
+def found_vectors(session: Session, found: Any, count: int, dtype: np.dtype[Any]) -> Any:
+    """Columns that a search has found, in memory or in scratch."""
+    if isinstance(found, np.ndarray):
+        return found.reshape(count, -1).T.astype(dtype, copy=False)
+    return Array._result(session, found)
+
+
+class _Products:
+    """Products with an operator of the caller's, for the native search."""
+
+    def __init__(self, operator: Any, shape: int | tuple[int, int] | None, *, symmetric: bool) -> None:
+        self.name = type(operator).__name__
+        self._raised: BaseException | None = None
+        self._sides: list[Callable[[Any], Any]]
+        shape = getattr(operator, "shape", None) if shape is None else shape
+        if shape is None:
+            raise ArgumentError(f"A is a {self.name}, not a matrix; as an operator it needs shape=")
+        self.shape: tuple[int, int] = (shape, shape) if isinstance(shape, int) else (int(shape[0]), int(shape[1]))
+        if np.dtype(getattr(operator, "dtype", None) or np.float64).kind == "c":
+            raise DTypeError(f"A is a complex {self.name}, but must be real")
+        forward = _side(operator, "matmat", "matvec") or (operator if callable(operator) else None)
+        back = forward if symmetric else _side(operator, "rmatmat", "rmatvec")
+        if forward is None or back is None:
+            missing = "matmat or matvec" if forward is None else "rmatmat or rmatvec"
+            raise ArgumentError(f"A is a {self.name}, which is no matrix and has no {missing}")
+        self._sides = [forward, back]
+
+    def __call__(self, transposed: bool, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        try:
+            found = np.asarray(self._sides[transposed](x))
+            expected = (self.shape[1 if transposed else 0], x.shape[1])
+            if found.shape != expected:
+                raise ShapeError(
+                    f"the product of {self.name} with columns of shape {x.shape} has shape {found.shape}, not {expected}"
+                )
+            if found.dtype.kind not in "fiub":
+                raise DTypeError(f"the product of {self.name} is {found.dtype}, but must be real")
+            return found.astype(np.float64, copy=False)
+        except BaseException as error:
+            self._raised = error
+            raise
+
+    def run(self, session: Session, job: _native.Job, label: str, progress: bool | None) -> Any:
+        """The result of the job; what a product has raised is raised."""
+        try:
+            return session._run(job, label, progress)
+        except FailedError:
+            if self._raised is not None:
+                raise self._raised from None
+            raise
+
+
+def _side(operator: Any, matmat: str, matvec: str) -> Callable[[Any], Any] | None:
+    """A X by `matmat`, or column by column."""
+    many, one = getattr(operator, matmat, None), getattr(operator, matvec, None)
+    if many is not None:
+        found: Callable[[Any], Any] = many
+        return found
+    if one is None:
+        return None
+    return lambda x: np.stack([np.ravel(one(column)) for column in x.T], axis=1)

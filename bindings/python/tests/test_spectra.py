@@ -1,0 +1,337 @@
+"""Eigenpairs and singular triplets: those of LAPACK, whatever the matrix, the budget and the method."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+from scipy.sparse.csgraph import laplacian as laplacian_of
+from sklearn import decomposition
+from sklearn.metrics import adjusted_rand_score
+
+import outcore as oc
+from outcore import errors
+from outcore.cluster import SpectralClustering
+from outcore.decomposition import PCA, TruncatedSVD
+from outcore.linalg import ConvergenceWarning, eigsh, laplacian, svds
+
+
+def check_triplets(a: Any, found: Any, k: int, tol: float) -> None:
+    """Against LAPACK: values, what is left of each pair, orthonormal vectors, order and signs."""
+    left, values, right = (np.asarray(part) for part in found)
+    dense = np.asarray(a.toarray() if sp.issparse(a) else a, "f8")
+    expected = np.linalg.svd(dense, compute_uv=False)
+    scale, rounding = expected[0], 20 * np.finfo(values.dtype).eps
+    assert (left.shape, values.shape, right.shape) == ((dense.shape[0], k), (k,), (k, dense.shape[1]))
+    np.testing.assert_allclose(values, expected[:k][::-1], atol=(tol**2 + rounding) * scale + 1e-300)
+    assert (np.diff(values) >= 0).all()
+    for rest in (dense @ right.T - left * values, dense.T @ left - right.T * values):
+        assert np.linalg.norm(rest, axis=0).max() <= (tol + rounding) * scale
+    for vectors in (left.T, right):
+        np.testing.assert_allclose(vectors @ vectors.T, np.eye(k), atol=rounding + 1e-12)
+    assert (np.take_along_axis(left, np.abs(left).argmax(axis=0)[None], axis=0) > 0).all()
+    assert found.converged.all()
+    assert found.residuals.max() <= tol * scale or scale == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(400, 90), (90, 400), (41, 41), (1, 12), (12, 1)])
+@pytest.mark.parametrize("place", ["numpy", "array", "csr", "csc", "stored"])
+def test_singular_triplets_are_those_of_lapack(
+    place: str, shape: tuple[int, int], dtype: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    a = rng.standard_normal(shape).astype(dtype) * (rng.random(shape) < 0.3)
+    k = min(5, *shape)
+    places: dict[str, Any] = {
+        "numpy": lambda: a,
+        "array": lambda: oc.from_numpy(tmp_path / "a.npy", a, order="F"),
+        "csr": lambda: sp.csr_matrix(a),
+        "csc": lambda: sp.csc_matrix(a),
+        "stored": lambda: oc.from_scipy(tmp_path / "a", sp.csr_matrix(a)),
+    }
+    found = svds(places[place](), k)
+    assert found[1].dtype == dtype
+    check_triplets(a, found, k, 1e-6)
+
+
+def test_ranks_repeated_values_and_all_of_them(rng: np.random.Generator) -> None:
+    cases: list[tuple[Any, int]] = [
+        (np.zeros((40, 30)), 4),
+        (np.eye(60), 7),
+        (np.outer(np.arange(50.0), np.ones(40)), 6),
+        (np.diag(np.repeat([5.0, 3.0, 1.0, 0.1], 50)), 60),
+        (rng.standard_normal((20, 12)), 12),
+        (np.diag(1 + 1e-9 * np.arange(80)), 5),
+    ]
+    for a, k in cases:
+        check_triplets(a, svds(a, k), k, 1e-6)
+    symmetric = rng.standard_normal((60, 60))
+    symmetric += symmetric.T
+    for k in (59, 60):
+        np.testing.assert_allclose(eigsh(symmetric, k, which="LA")[0], np.linalg.eigvalsh(symmetric)[-k:], atol=1e-10)
+
+
+@pytest.mark.parametrize("which", ["LM", "LA", "SA"])
+def test_eigenpairs_are_those_of_lapack(which: Any, tmp_path: Path, rng: np.random.Generator) -> None:
+    a = rng.standard_normal((300, 300))
+    a += a.T
+    everything = np.linalg.eigvalsh(a)
+    order = {"LM": np.argsort(-np.abs(everything)), "LA": np.arange(300)[::-1], "SA": np.arange(300)}[which]
+    expected = np.sort(everything[order[:6]])
+    for x in (a, oc.from_numpy(tmp_path / "a.npy", a), sp.csr_matrix(a), sla.aslinearoperator(a)):
+        found = eigsh(x, 6, which=which)
+        values, vectors = found
+        np.testing.assert_allclose(values, expected, atol=1e-9)
+        assert np.linalg.norm(a @ vectors - vectors * values, axis=0).max() <= 1e-6 * found.scale
+        np.testing.assert_allclose(vectors.T @ vectors, np.eye(6), atol=1e-12)
+        assert (vectors[np.abs(vectors).argmax(axis=0), np.arange(6)] > 0).all()
+    again = eigsh(a, 6, which=which)
+    assert np.array_equal(again[1], eigsh(a, 6, which=which)[1])
+
+
+def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
+    a = sp.random(4000, 1500, 0.01, "csr", np.float64, random_state=3)
+    stored = oc.from_scipy(tmp_path / "a", a)
+    expected = np.sort(sla.svds(a, 12, tol=1e-12)[1])
+    for memory, options in (
+        ("64MiB", {}),
+        ("64MiB", {"method": "randomized", "tol": 1e-4}),
+        ("64MiB", {"method": "krylov", "tol": 1e-4}),
+        ("16MiB", {}),
+        ("8MiB", {"block": 16}),
+        ("8MiB", {"block": 16, "tol": 1e-4}),
+    ):
+        found: Any = svds(stored, 12, memory=memory, **options)
+        assert found.basis_in_memory == (memory != "8MiB"), memory
+        np.testing.assert_allclose(found[1], expected, rtol=1e-6)
+        left, values, right = (np.asarray(part) for part in found)
+        rest = np.linalg.norm(a.T @ left - right.T * values, axis=0)
+        np.testing.assert_allclose(rest, found.residuals, atol=1e-10 * expected[-1])
+        assert rest.max() <= options.get("tol", 1e-6) * expected[-1]
+    with pytest.raises(errors.OverBudgetError) as caught:
+        svds(stored, 500, memory="2MiB")
+    assert caught.value.needed > 2 << 20
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
+    a = sp.random(3000, 700, 0.02, "csr", np.float32, random_state=3)
+    found = []
+    for threads in (1, 3):
+        with oc.Session("64MiB", tmp_path / "scratch", threads, allow_tmpfs_scratch=True) as session:
+            path = tmp_path / str(threads)
+            found.append([np.asarray(part) for part in svds(session.from_scipy(path, a), 8, tol=1e-4)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_pair_that_the_start_vector_has_no_part_of_is_found() -> None:
+    a = np.diag(np.r_[10.0, 9.0, 8.0, np.linspace(0, 1, 197)])
+    start = np.ones(200)
+    start[0] = 0
+    unchecked = eigsh(a, 2, which="LA", v0=start, block=1, check=False)
+    np.testing.assert_allclose(unchecked[0], [8, 9], atol=1e-6)
+    assert unchecked.missed_beyond is None
+    np.testing.assert_allclose(eigsh(a, 2, which="LA", v0=start, block=1)[0], [9, 10], atol=1e-6)
+    bounded = eigsh(a, 2, which="LA", v0=start)
+    np.testing.assert_allclose(bounded[0], [9, 10], atol=1e-6)
+    assert bounded.missed_beyond is not None
+    assert bounded.missed_beyond >= 8
+
+
+def test_operators_of_the_caller(rng: np.random.Generator) -> None:
+    a = rng.standard_normal((80, 50))
+    check_triplets(a, svds(sla.aslinearoperator(a), 4), 4, 1e-6)
+    columns = sla.LinearOperator(a.shape, matvec=lambda x: a @ x, rmatvec=lambda x: a.T @ x, dtype=np.float64)
+    check_triplets(a, svds(columns, 4), 4, 1e-6)
+    np.testing.assert_allclose(eigsh(lambda x: 2 * x, 3, shape=30)[0], 2)
+    with pytest.raises(errors.ShapeError, match=r"has shape \(29, 16\), not \(30, 16\)"):
+        eigsh(lambda x: x[:-1], 3, shape=30)
+    with pytest.raises(ZeroDivisionError):
+        eigsh(lambda x: x / (1 // 0), 3, shape=30)
+    with pytest.raises(errors.ArgumentError, match="needs shape="):
+        eigsh(lambda x: x, 3)
+    with pytest.raises(errors.ArgumentError, match="rmatmat"):
+        svds(lambda x: x, 3, shape=(30, 30))
+
+
+def test_what_cannot_be_searched_is_refused(rng: np.random.Generator) -> None:
+    a = rng.standard_normal((30, 20))
+    for k in (0, 21, 2.0, True):
+        with pytest.raises(errors.ArgumentError):
+            svds(a, k)  # type: ignore[arg-type]
+    for wrong in (
+        {"tol": -1},
+        {"tol": np.nan},
+        {"method": "power"},
+        {"block": 0},
+        {"ncv": 3},
+        {"v0": np.zeros(20)},
+        {"maxiter": -1},
+    ):
+        with pytest.raises(errors.ArgumentError):
+            svds(a, 5, **wrong)
+    with pytest.raises(errors.ShapeError, match="start vector"):
+        svds(a, 5, v0=np.ones(3))
+    with pytest.raises(errors.ShapeError, match="30 x 20"):
+        eigsh(a, 2)
+    with pytest.raises(errors.ArgumentError, match="not symmetric"):
+        eigsh(np.triu(np.ones((30, 30))), 2)
+    with pytest.raises(errors.ArgumentError, match="not symmetric"):
+        eigsh(np.triu(np.ones((30, 30))), 2, block=1)
+    for bad in (np.nan, np.inf, 1e300):
+        with pytest.raises(errors.ArgumentError, match="not finite"):
+            svds(np.full((30, 20), bad), 2)
+    with pytest.raises(errors.DTypeError, match="complex"):
+        svds(a * 1j, 2)
+    assert "passes at least" in oc.explain(svds, a, 2).notes
+
+
+def test_what_has_not_converged_is_told(rng: np.random.Generator) -> None:
+    a = sp.diags([2 * np.ones(900), -np.ones(899), -np.ones(899)], [0, 1, -1]).tocsr()
+    with pytest.warns(ConvergenceWarning, match="maxiter"):
+        found = eigsh(a, 5, which="SA", maxiter=2)
+    assert found.not_converged
+    assert not found.converged.all()
+    assert found.restarts <= 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        eigsh(a, 5, which="LA", tol=1e-3)
+
+
+PROGRAM = """
+import os, sys
+import numpy as np, outcore as oc
+from outcore import _native
+oc.configure("64MiB", sys.argv[1], 2, allow_tmpfs_scratch=True)
+a = np.load(sys.argv[2])
+calls = 0
+def product(x):
+    global calls
+    calls += 1
+    if calls > int(sys.argv[4]):
+        os._exit(9)
+    return a @ x
+w, V = oc.linalg.eigsh(product, 4, shape=len(a), checkpoint=sys.argv[3], block=4, ncv=24)
+np.savez(sys.argv[5], w=w, V=V)
+"""
+
+
+def test_a_killed_search_goes_on_with_the_same_bits(tmp_path: Path, rng: np.random.Generator) -> None:
+    a = rng.standard_normal((120, 120))
+    a += a.T
+    np.save(tmp_path / "a.npy", a)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run(calls: int, name: str) -> int:
+        arguments = [tmp_path / "scratch", tmp_path / "a.npy", checkpoint, str(calls), tmp_path / name]
+        return subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=False).returncode
+
+    assert run(10**6, "whole.npz") == 0
+    assert not checkpoint.exists()
+    killed = 0
+    while run(11, "parts.npz"):
+        killed += 1
+        assert checkpoint.exists()
+        assert killed < 40
+    assert killed > 1
+    assert not checkpoint.exists()
+    whole, parts = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "parts.npz")
+    for name in ("w", "V"):
+        np.testing.assert_array_equal(whole[name], parts[name])
+    assert run(11, "other.npz")
+    with pytest.raises(errors.ArgumentError, match="another search"):
+        eigsh(a, 5, checkpoint=checkpoint)
+    checkpoint.write_bytes(b"{}")
+    with pytest.raises(errors.CorruptError, match="no checkpoint"):
+        eigsh(a, 5, checkpoint=checkpoint)
+
+
+def test_laplacians_of_graphs(tmp_path: Path) -> None:
+    graph = sp.random(300, 300, 0.02, "csr", random_state=2)
+    graph = graph + graph.T
+    graph.setdiag(0)
+    graph[5] = 0
+    graph[:, 5] = 0
+    graph.eliminate_zeros()
+    for x in (graph, oc.from_scipy(tmp_path / "g", graph), graph.toarray()):
+        for normed in (False, True):
+            expected = np.linalg.eigvalsh(laplacian_of(graph, normed=normed).toarray())
+            operator = laplacian(x, normed=normed)
+            np.testing.assert_allclose(eigsh(operator, 4, which="SA")[0], expected[:4], atol=1e-6)
+            np.testing.assert_allclose(eigsh(operator, 4, which="LA")[0], expected[-4:], atol=1e-6)
+    with pytest.raises(errors.ArgumentError, match="negative"):
+        laplacian(-graph)
+    with pytest.raises(errors.ShapeError, match="square"):
+        laplacian(graph[:5])
+
+
+def test_spectral_clustering_finds_components(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = np.concatenate([rng.standard_normal((60, 2)) + at for at in ([0, 0], [30, 0], [0, 30])])
+    labels = np.repeat([0, 1, 2], 60)
+    for rows in (x, oc.from_numpy(tmp_path / "x.npy", x)):
+        assert adjusted_rand_score(SpectralClustering(3, random_state=0).fit_predict(rows), labels) == 1
+    blocks = sp.block_diag([np.ones((20, 20)), np.ones((30, 30))]).tocsr()
+    stored = oc.from_scipy(tmp_path / "g", blocks)
+    found = SpectralClustering(2, affinity="precomputed", random_state=0).fit(stored)
+    assert adjusted_rand_score(found.labels_, np.repeat([0, 1], [20, 30])) == 1
+    np.testing.assert_allclose(found.eigenvalues_, 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_truncated_svd_is_that_of_scikit_learn(dtype: str, tmp_path: Path) -> None:
+    a = sp.random(500, 80, 0.1, "csr", dtype, random_state=1)
+    expected = decomposition.TruncatedSVD(5, algorithm="arpack").fit(a.astype("f8"))
+    close = {"atol": 1e-4 if dtype == "float32" else 1e-8}
+    for x in (a, oc.from_scipy(tmp_path / "a", a), a.toarray(), oc.from_numpy(tmp_path / "a.npy", a.toarray())):
+        found = TruncatedSVD(5, tol=1e-8 if dtype == "float64" else 1e-5).fit(x)
+        for name in ("components_", "singular_values_", "explained_variance_", "explained_variance_ratio_"):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), **close)
+            assert getattr(found, name).dtype == dtype
+        coordinates = found.transform(x)
+        np.testing.assert_allclose(np.asarray(coordinates), expected.transform(a), **close)
+        back = found.inverse_transform(coordinates)
+        np.testing.assert_allclose(np.asarray(back), expected.inverse_transform(expected.transform(a)), **close)
+    with pytest.raises(errors.NotFiniteError, match="column 7"):
+        a[3, 7] = np.nan
+        TruncatedSVD(2).fit(oc.from_scipy(tmp_path / "bad", a))
+
+
+@pytest.mark.parametrize("shape", [(500, 60), (30, 200)])
+def test_components_of_sparse_rows_are_those_of_dense_ones(shape: tuple[int, int], tmp_path: Path) -> None:
+    a = sp.random(*shape, 0.1, "csr", random_state=1)
+    a.data += 1
+    expected = decomposition.PCA(5, svd_solver="full").fit(a.toarray())
+    for x in (a, oc.from_scipy(tmp_path / "a", a), a.tocsc()):
+        found = PCA(5).fit(x)
+        for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-5)
+        assert found.noise_variance_ == pytest.approx(expected.noise_variance_)
+        rows = x if not sp.issparse(x) else a
+        np.testing.assert_allclose(np.asarray(found.transform(rows)), expected.transform(a.toarray()), atol=1e-4)
+    with pytest.raises(errors.ArgumentError, match="part of the variance"):
+        PCA(0.5).fit(a)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from outcore.cli import cli
+
+    a = sp.random(200, 50, 0.2, "csr", random_state=1)
+    oc.from_scipy(tmp_path / "a", a)
+    session = ["--memory", "64MiB", "--scratch", str(tmp_path)]
+    found = CliRunner().invoke(cli, ["svd", str(tmp_path / "a"), str(tmp_path / "out"), "-k", "3", *session])
+    assert found.exit_code == 0, found.output
+    left, values, right = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("U", "s", "Vt"))
+    np.testing.assert_allclose((left * values) @ right @ right.T, a @ right.T, atol=1e-9)
+    symmetric = a.T @ a
+    oc.from_scipy(tmp_path / "g", symmetric.tocsr())
+    arguments = ["eigsh", str(tmp_path / "g"), str(tmp_path / "pairs"), "-k", "3", "--which", "LA", *session]
+    found = CliRunner().invoke(cli, arguments)
+    assert found.exit_code == 0, found.output
+    np.testing.assert_allclose(np.load(tmp_path / "pairs" / "w.npy"), values**2, rtol=1e-6)

@@ -1,0 +1,470 @@
+//! The largest or smallest eigenpairs of a symmetric operator, and the largest singular triplets of
+//! any, from products with a few columns at a time.
+//!
+//! - `search.rs`: the restarted block Krylov-Schur iteration. Of A it needs A X; for singular
+//!   triplets A^T A X, which is one pass over one copy of a matrix whose rows lie together.
+//! - `tall.rs`, `orthonormal.rs`: the basis, in memory or in scratch, and what is appended to it.
+//! - `triplets.rs`: from right singular vectors to triplets, and what is left of each pair.
+//! - `course.rs`: which widths fit a budget.
+//! - `checkpoint.rs`: a search between two restarts, in a file.
+//!
+//! Cost: a pass over the matrix for each product with a block, n times the columns of the basis
+//! squared flops beside it, and three passes over the basis a block where that is in scratch.
+//! Determinism: the bits depend on the data, the options and the budget; with a basis in scratch,
+//! whose panels are cut by what products leave, on the number of threads too.
+
+mod checkpoint;
+mod course;
+mod orthonormal;
+mod search;
+mod tall;
+mod triplets;
+
+use std::path::PathBuf;
+
+use outcore_core::{DType, Error, Job, RealType, Result, Session, Stage};
+use outcore_engine::Plan;
+use outcore_matrix::Rows;
+
+use self::checkpoint::Checkpoint;
+use self::course::Planned;
+use self::search::{Accuracy, Search};
+pub use self::tall::Vectors;
+use crate::operator::{Centred, Gram, Matrix, Operator, Turned};
+
+/// Products in f32 are accurate enough for tolerances from this one on.
+const SINGLE_FROM: f64 = 1e-4;
+
+/// Which eigenvalues are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those of largest magnitude.
+    LargestMagnitude,
+    /// The largest.
+    Largest,
+    /// The smallest.
+    Smallest,
+}
+
+/// How they are searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// What takes less time: wide blocks where a pass over the matrix is dear and the tolerance is
+    /// not small.
+    Auto,
+    /// Narrow blocks: the fewest operations.
+    Krylov,
+    /// Blocks wider than what is wanted: the fewest passes.
+    Randomized,
+}
+
+/// What to search for.
+#[derive(Clone, Debug)]
+pub struct SpectrumOptions {
+    /// Pairs.
+    pub count: usize,
+    /// Which of them; of singular values always the largest.
+    pub which: Which,
+    /// A pair may have this residual, relative to the largest value.
+    pub tolerance: f64,
+    /// How to search.
+    pub method: Method,
+    /// Columns of a product.
+    pub block: Option<usize>,
+    /// Columns at which the basis is contracted.
+    pub basis: Option<usize>,
+    /// Contractions at most.
+    pub restarts_max: usize,
+    /// Seed of the first block.
+    pub seed: u64,
+    /// The first vector of the first block.
+    pub start: Option<Vec<f64>>,
+    /// Whether to look for pairs that were missed.
+    pub check: bool,
+    /// A file that tells, after each contraction, how far the search is.
+    pub checkpoint: Option<PathBuf>,
+}
+
+impl SpectrumOptions {
+    /// The `count` largest, to 1e-6.
+    ///
+    /// ```
+    /// use outcore_compute::spectra::SpectrumOptions;
+    ///
+    /// let options = SpectrumOptions { tolerance: 1e-4, ..SpectrumOptions::new(50) };
+    /// assert_eq!(options.count, 50);
+    /// ```
+    pub fn new(count: usize) -> SpectrumOptions {
+        SpectrumOptions {
+            count,
+            which: Which::Largest,
+            tolerance: 1e-6,
+            method: Method::Auto,
+            block: None,
+            basis: None,
+            restarts_max: 300,
+            seed: 0,
+            start: None,
+            check: true,
+            checkpoint: None,
+        }
+    }
+
+    fn check(&self, what: &str, most: usize, order: usize) -> Result<()> {
+        if self.count == 0 || self.count > most {
+            return Err(Error::value(format!(
+                "{} {what}: between 1 and {most} are possible",
+                self.count
+            )));
+        }
+        if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
+            return Err(Error::value(format!(
+                "the tolerance must be a number from 0 on, not {}",
+                self.tolerance
+            )));
+        }
+        if self.block == Some(0) {
+            return Err(Error::value("a block has one column at least"));
+        }
+        if let Some(basis) = self
+            .basis
+            .filter(|&basis| basis <= self.count && basis < order)
+        {
+            return Err(Error::value(format!(
+                "a basis of {basis} columns for {} pairs: it must be longer",
+                self.count
+            )));
+        }
+        let Some(start) = &self.start else {
+            return Ok(());
+        };
+        if start.len() != order {
+            return Err(Error::shape(format!(
+                "a start vector of {} elements for {order}",
+                start.len()
+            )));
+        }
+        match start.iter().all(|x| x.is_finite()) && start.iter().any(|&x| x != 0.0) {
+            true => Ok(()),
+            false => Err(Error::value("the start vector is zero or not finite")),
+        }
+    }
+}
+
+/// How a search went.
+#[derive(Clone, Debug)]
+pub struct SearchFacts {
+    /// Products with a block, those for the residuals included.
+    pub products: u64,
+    /// Contractions of the basis.
+    pub restarts: u64,
+    /// Columns of a product.
+    pub block: usize,
+    /// Columns at which the basis is contracted.
+    pub basis: usize,
+    /// Whether the basis was in memory, else in scratch.
+    pub in_memory: bool,
+    /// Whether the search ended because all pairs had converged.
+    pub has_converged: bool,
+    /// Beyond this value nothing is missing, with a probability of 1 - 1e-6; nothing where that was
+    /// not looked at, or where no pair can be left.
+    pub missed_beyond: Option<f64>,
+    /// What products are rounded to.
+    pub epsilon: f64,
+    /// The largest magnitude of an eigenvalue that was seen, the norm of the operator; the largest
+    /// singular value.
+    pub largest: f64,
+}
+
+/// Eigenpairs, ascending.
+pub struct Spectrum {
+    /// The eigenvalues.
+    pub values: Vec<f64>,
+    /// n x k.
+    pub vectors: Vectors,
+    /// |A v - w v| of each pair.
+    pub residuals: Vec<f64>,
+    /// How the search went.
+    pub facts: SearchFacts,
+}
+
+/// Singular triplets, ascending. Of what is centred, signs are those that make the entry of largest
+/// magnitude of each right vector positive.
+pub struct Triplets {
+    /// m x k.
+    pub left: Vectors,
+    /// The singular values.
+    pub values: Vec<f64>,
+    /// n x k.
+    pub right: Vectors,
+    /// |A^T u - s v| of each; A v is s u up to rounding.
+    pub residuals: Vec<f64>,
+    /// How the search went.
+    pub facts: SearchFacts,
+}
+
+/// Eigenpairs of a symmetric operator. `dtype` is what vectors in scratch become.
+///
+/// The entry of largest magnitude of each vector is positive.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::operator::Symmetric;
+/// use outcore_compute::spectra::{SpectrumOptions, eigsh};
+///
+/// // diag(1, 2, ..., 100)
+/// let diagonal = Symmetric::new(100, |x, mut y| {
+///     (0..x.ncols()).for_each(|j| (0..100).for_each(|i| y[(i, j)] = (i + 1) as f64 * x[(i, j)]));
+///     Ok(())
+/// });
+/// let found = eigsh(&session, diagonal, DType::F64, SpectrumOptions::new(2))?.run()?;
+/// assert!((found.values[0] - 99.0).abs() < 1e-6 && (found.values[1] - 100.0).abs() < 1e-6);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Shape`] for an operator that is not square; [`Error::Value`] for one that is not
+/// symmetric, whose products are not finite, and for more pairs than its order;
+/// [`Error::OverBudget`]; what products fail with.
+pub fn eigsh(
+    session: &Session,
+    operator: impl Operator + Send + 'static,
+    dtype: DType,
+    options: SpectrumOptions,
+) -> Result<Job<Spectrum>> {
+    let [order, cols] = operator.shape();
+    if order != cols {
+        return Err(Error::shape(format!(
+            "eigenpairs of {}, which is {order} x {cols}",
+            operator.name()
+        )));
+    }
+    options.check(&format!("eigenpairs of {}", operator.name()), order, order)?;
+    let accuracy = Accuracy::Eigen(options.tolerance);
+    let planned = Planned::new(session, &operator, &options, accuracy, None)?;
+    let mut plan = Plan::new("eigenpairs");
+    planned.note(&mut plan, &operator, &options, 1);
+    let own = session.clone();
+    Job::driven(session, vec![plan], move |stage, _| {
+        let _held = stage.reserve("blocks of vectors", planned.held_bytes())?;
+        let checkpoint = checkpoint(&options, &planned, &operator, "eigenpairs");
+        let search = Search::new(&own, &operator, &options, &planned.course, stage)?;
+        let mut found = search.run(checkpoint.as_ref(), stage)?;
+        let residuals = triplets::eigen_residuals(&operator, &mut found, planned.chunk, stage)?;
+        let facts = planned.facts(&found, &operator, options.count);
+        let signs = found.vectors.signs(stage)?;
+        let vectors = found.vectors.finish(signs, dtype, stage)?;
+        checkpoint.map_or(Ok(()), |at| at.forget())?;
+        Ok(Spectrum {
+            values: found.values,
+            vectors,
+            residuals,
+            facts,
+        })
+    })
+}
+
+/// Singular triplets of an operator. `dtype` is what vectors in scratch become.
+///
+/// The entry of largest magnitude of each left vector is positive.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::operator::Matrix;
+/// use outcore_compute::spectra::{SpectrumOptions, svds};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let found = svds(&session, Matrix::new(&session, &a)?.in_f64(), DType::F64, SpectrumOptions::new(2))?.run()?;
+/// assert!((found.values[0] - 5f64.sqrt()).abs() < 1e-6 && (found.values[1] - 3.0).abs() < 1e-6);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Value`] for more triplets than min(m, n), and where products are not finite;
+/// [`Error::OverBudget`]; what products fail with.
+pub fn svds(
+    session: &Session,
+    operator: impl Operator + Send + 'static,
+    dtype: DType,
+    options: SpectrumOptions,
+) -> Result<Job<Triplets>> {
+    let [m, n] = operator.shape();
+    match m < n {
+        true => Ok(svds_tall(session, Turned(operator), dtype, options, false)?.map(turned)),
+        false => svds_tall(session, operator, dtype, options, true),
+    }
+}
+
+fn turned(mut found: Triplets) -> Result<Triplets> {
+    std::mem::swap(&mut found.left, &mut found.right);
+    Ok(found)
+}
+
+/// By A^T A, whichever side is longer.
+fn svds_tall(
+    session: &Session,
+    operator: impl Operator + Send + 'static,
+    dtype: DType,
+    mut options: SpectrumOptions,
+    signs_by_left: bool,
+) -> Result<Job<Triplets>> {
+    let [m, n] = operator.shape();
+    options.which = Which::Largest;
+    let what = format!("singular triplets of {}", operator.name());
+    options.check(&what, m.min(n), n)?;
+    let gram = Gram(operator);
+    let accuracy = Accuracy::Singular(options.tolerance);
+    let planned = Planned::new(session, &gram, &options, accuracy, Some((m, &gram.0)))?;
+    let mut plan = Plan::new("singular triplets");
+    planned.note(&mut plan, &gram, &options, 2);
+    let own = session.clone();
+    Job::driven(session, vec![plan], move |stage: &mut Stage, _| {
+        let _held = stage.reserve("blocks of vectors", planned.held_bytes())?;
+        let checkpoint = checkpoint(&options, &planned, &gram, "singular triplets");
+        let search = Search::new(&own, &gram, &options, &planned.course, stage)?;
+        let mut found = search.run(checkpoint.as_ref(), stage)?;
+        let triplets = triplets::triplets(&own, &gram.0, &mut found, &planned, stage)?;
+        let mut facts = planned.facts(&found, &gram, options.count);
+        facts.largest = facts.largest.sqrt();
+        facts.missed_beyond = facts.missed_beyond.map(|square| square.max(0.0).sqrt());
+        let signs = match signs_by_left {
+            true => triplets.left.signs(stage)?,
+            false => found.vectors.signs(stage)?,
+        };
+        let left = triplets.left.finish(signs.clone(), dtype, stage)?;
+        let right = found.vectors.finish(signs, dtype, stage)?;
+        checkpoint.map_or(Ok(()), |at| at.forget())?;
+        Ok(Triplets {
+            left,
+            values: triplets.values,
+            right,
+            residuals: triplets.residuals,
+            facts,
+        })
+    })
+}
+
+/// Eigenpairs of a symmetric matrix.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::spectra::{SpectrumOptions, eigsh_of_rows};
+///
+/// let y = Array::temporary(&session, DType::F64, &[2, 2], Order::Row)?;
+/// y.copy_from_slice(&[2.0, 1.0, 1.0, 2.0])?;
+/// let found = eigsh_of_rows(&session, y, SpectrumOptions::new(1))?.run()?;
+/// assert!((found.values[0] - 3.0).abs() < 1e-12);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`eigsh`].
+pub fn eigsh_of_rows(
+    session: &Session,
+    rows: impl Into<Rows>,
+    options: SpectrumOptions,
+) -> Result<Job<Spectrum>> {
+    let rows = rows.into();
+    let dtype = rows.real()?.into();
+    eigsh(session, matrix(session, rows, &options)?, dtype, options)
+}
+
+/// Singular triplets of a matrix less the means of its columns, which stays sparse: what principal
+/// components come from.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::spectra::{SpectrumOptions, svds_of_centred_rows};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let found = svds_of_centred_rows(&session, &x, vec![3.0, 4.0], SpectrumOptions::new(1))?.run()?;
+/// assert!((found.values[0] - 4.0).abs() < 1e-6);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`svds`]; [`Error::Shape`] for another number of means.
+pub fn svds_of_centred_rows(
+    session: &Session,
+    rows: impl Into<Rows>,
+    mean: Vec<f64>,
+    options: SpectrumOptions,
+) -> Result<Job<Triplets>> {
+    let rows = rows.into();
+    let dtype = rows.real()?.into();
+    let centred = Centred::new(matrix(session, rows, &options)?, mean)?;
+    let [m, n] = centred.shape();
+    // Far more columns than rows: the basis is of rows then.
+    match n > 4 * m {
+        true => Ok(svds_tall(session, Turned(centred), dtype, options, true)?.map(turned)),
+        false => svds_tall(session, centred, dtype, options, false),
+    }
+}
+
+/// Singular triplets of a matrix.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::spectra::{SpectrumOptions, svds_of_rows};
+///
+/// // x = [[1, 2], [3, 4], [5, 6]]
+/// let found = svds_of_rows(&session, &x, SpectrumOptions::new(1))?.run()?;
+/// assert!((found.values[0] - 9.525518).abs() < 1e-5);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`svds`].
+pub fn svds_of_rows(
+    session: &Session,
+    rows: impl Into<Rows>,
+    options: SpectrumOptions,
+) -> Result<Job<Triplets>> {
+    let rows = rows.into();
+    let dtype = rows.real()?.into();
+    // What is used twice in one pass is a line; the other side may be longer by so much.
+    let (lines, width) = (rows.count(), rows.width());
+    let by_columns =
+        matches!(&rows, Rows::Sparse(a) if a.format() == outcore_matrix::Compressed::Columns);
+    let is_turned = by_columns != (width > 4 * lines);
+    let matrix_of = |rows| matrix(session, rows, &options);
+    if is_turned {
+        let rows = match rows {
+            Rows::Sparse(a) => Rows::Sparse(a.t()),
+            Rows::Dense(x) => Rows::Dense(x.t()),
+        };
+        let found = svds_tall(session, matrix_of(rows)?, dtype, options, false)?;
+        return Ok(found.map(turned));
+    }
+    svds_tall(session, matrix_of(rows)?, dtype, options, true)
+}
+
+fn matrix(session: &Session, rows: Rows, options: &SpectrumOptions) -> Result<Matrix> {
+    let is_single = rows.real()? == RealType::F32 && options.tolerance >= SINGLE_FROM;
+    let matrix = Matrix::new(session, rows)?;
+    Ok(if is_single { matrix } else { matrix.in_f64() })
+}
+
+fn checkpoint(
+    options: &SpectrumOptions,
+    planned: &Planned,
+    operator: &impl Operator,
+    what: &str,
+) -> Option<Checkpoint> {
+    let path = options.checkpoint.as_ref()?;
+    let [order, _] = operator.shape();
+    let SpectrumOptions {
+        count,
+        which,
+        tolerance,
+        seed,
+        check,
+        ..
+    } = options;
+    let (block, columns) = (planned.course.block, planned.course.layout.capacity);
+    let problem = format!(
+        "{count} {what} ({which:?}) of {}, order {order}, to {tolerance:e}, seed {seed}, check {check}, block {block}, basis {columns}",
+        operator.name()
+    );
+    Some(Checkpoint::new(path, problem))
+}

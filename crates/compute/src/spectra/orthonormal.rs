@@ -1,0 +1,262 @@
+//! Blocks of columns made orthonormal to a tall basis and appended to it.
+//!
+//! Classical Gram-Schmidt twice, and within the block Cholesky QR with the eigenvalues of the small
+//! Gram matrix in the place of its Cholesky factor, which shows directions that are not there
+//! (Stathopoulos and Wu, "A block orthogonalization procedure with constant synchronization
+//! requirements", SIAM J. Sci. Comput. 2002). Two passes over the basis and one more for the second
+//! time, whatever the width of the block.
+
+use outcore_core::{Result, Session, Stage};
+use outcore_device::Locked;
+use outcore_kernels as kernels;
+use outcore_kernels::{Blas, Mat, MatMut, MatRef};
+
+use super::tall::{Panels, Tall};
+
+/// The Gram matrix of a block that is orthonormal up to rounding differs by less from the identity:
+/// the last factor then makes it orthonormal.
+const NEARLY_ORTHONORMAL: f64 = 0.1;
+
+/// The square of what is left of a vector that was of unit length where most of it was along the
+/// basis.
+const SHORT: f64 = 1e-2;
+
+/// Rounds; three are enough but for blocks of noise.
+const ROUNDS: usize = 10;
+
+/// Vectors of noise, the same for the same seed wherever they are made.
+#[derive(Clone, Copy)]
+pub(super) struct Noise {
+    pub(super) seed: u64,
+    /// Vectors made so far.
+    pub(super) made: u64,
+}
+
+impl Noise {
+    /// The row-th element of a vector.
+    fn element(seed: u64, vector: u64, row: u64) -> f64 {
+        // Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014).
+        let mix = |z: u64| {
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        let start = mix(mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_add(vector));
+        // The sum of four uniform numbers is as good as a normal one.
+        let uniform = |part: u64| {
+            let bits =
+                mix(start.wrapping_add((4 * row + part).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            (bits >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+        };
+        (0..4).map(uniform).sum()
+    }
+
+    /// As many new vectors, as columns.
+    pub(super) fn block(&mut self, rows: usize, columns: usize) -> Mat<f64> {
+        let (seed, first) = (self.seed, self.made);
+        self.made += columns as u64;
+        Mat::from_fn(rows, columns, |row, column| {
+            Noise::element(seed, first + column as u64, row as u64)
+        })
+    }
+}
+
+/// What an appended block is in terms of the basis: W = V `coefficients` + `new` `coupling`.
+pub(super) struct Appended {
+    /// Columns of the basis before x columns of W.
+    pub(super) coefficients: Mat<f64>,
+    /// New columns x columns of W.
+    pub(super) coupling: Mat<f64>,
+}
+
+/// Appends an orthonormal basis of what `w` has beyond the span of `basis`. A direction no longer
+/// than `negligible` is replaced by noise, so that as many columns as `w` has are appended, or as
+/// many as are left of the space.
+pub(super) fn append(
+    session: &Session,
+    basis: &mut Tall,
+    w: Mat<f64>,
+    negligible: f64,
+    noise: &mut Noise,
+    stage: &mut Stage,
+) -> Result<Appended> {
+    let (used, width) = (basis.used(), w.ncols());
+    let wanted = width.min(basis.rows() - used).min(basis.capacity() - used);
+    let blas = session.blas().clone();
+    let block = basis.split(w.as_ref());
+    drop(w);
+    let mut coefficients = Mat::zeros(used, width);
+    let mut coupling = Mat::identity(width, width);
+    let mut along = project(basis, &block, &blas, stage)?;
+    for round in 0.. {
+        // What is along the basis comes off, and is looked at once more.
+        let sums = subtract(basis, &block, &along, &blas, stage)?;
+        coefficients += &along * &coupling;
+        let gram = sums.subrows(used, sums.ncols());
+        let is_orthonormal = (0..gram.ncols()).all(|j| {
+            (0..gram.nrows())
+                .all(|i| (gram[(i, j)] - f64::from(u8::from(i == j))).abs() < NEARLY_ORTHONORMAL)
+        });
+        let Whitening {
+            mut factor,
+            back,
+            squares,
+        } = whitening(gram, wanted)?;
+        coupling = &back * &coupling;
+        // Of noise nothing is in W: it is of no length there, and yet a direction.
+        let is_lost = |at: usize| {
+            coupling.row(at).norm_l2() <= negligible && (round == 0 || squares[at] < SHORT)
+        };
+        let lost: Vec<usize> = (0..wanted).filter(|&at| is_lost(at)).collect();
+        for &at in &lost {
+            factor.col_mut(at).fill(0.0);
+            coupling.row_mut(at).fill(0.0);
+        }
+        along = sums.subrows(0, used) * &factor;
+        scale(basis, &block, &factor, &blas, stage)?;
+        if !lost.is_empty() {
+            replace(basis, &block, &lost, noise);
+            along = project(basis, &block, &blas, stage)?;
+        }
+        let done = round > 0 && is_orthonormal && lost.is_empty() && wanted == gram.ncols();
+        if done || wanted == 0 || round == ROUNDS {
+            break;
+        }
+    }
+    basis.append(&block, stage)?;
+    Ok(Appended {
+        coefficients,
+        coupling,
+    })
+}
+
+/// V^T W.
+fn project(basis: &Tall, block: &Panels, blas: &Blas, stage: &mut Stage) -> Result<Mat<f64>> {
+    let (used, width) = (basis.used(), block_width(block));
+    if used == 0 || width == 0 {
+        return Ok(Mat::zeros(used, width));
+    }
+    let blas = blas.clone();
+    basis.pass(
+        "project",
+        block,
+        [used, width],
+        stage,
+        move |_, v, w, sum| {
+            Ok(kernels::gemm(
+                sum,
+                1.0,
+                v.transpose(),
+                w.as_ref(),
+                1.0,
+                &blas,
+            )?)
+        },
+    )
+}
+
+/// W less V C, with V^T W above W^T W of what is left.
+fn subtract(
+    basis: &Tall,
+    block: &Panels,
+    along: &Mat<f64>,
+    blas: &Blas,
+    stage: &mut Stage,
+) -> Result<Mat<f64>> {
+    let (used, width) = (basis.used(), block_width(block));
+    let (blas, along) = (blas.clone(), along.clone());
+    if width == 0 {
+        return Ok(Mat::zeros(used, 0));
+    }
+    let work = move |_: usize, v: MatRef<'_, f64>, w: &mut Mat<f64>, sum: MatMut<'_, f64>| {
+        let (onto, gram) = sum.split_at_row_mut(used);
+        if used > 0 {
+            kernels::gemm(w.as_mut(), -1.0, v, along.as_ref(), 1.0, &blas)?;
+            kernels::gemm(onto, 1.0, v.transpose(), w.as_ref(), 1.0, &blas)?;
+        }
+        let w = w.as_ref();
+        Ok(kernels::gemm(gram, 1.0, w.transpose(), w, 1.0, &blas)?)
+    };
+    basis.pass("orthogonalize", block, [used + width, width], stage, work)
+}
+
+/// The block becomes its product with a small matrix.
+fn scale(
+    basis: &Tall,
+    block: &Panels,
+    factor: &Mat<f64>,
+    blas: &Blas,
+    stage: &mut Stage,
+) -> Result<()> {
+    let (blas, factor) = (blas.clone(), factor.clone());
+    let work = move |_: usize, _: MatRef<'_, f64>, w: &mut Mat<f64>, _: MatMut<'_, f64>| {
+        let mut scaled = Mat::zeros(w.nrows(), factor.ncols());
+        if factor.ncols() > 0 {
+            kernels::gemm(
+                scaled.as_mut(),
+                1.0,
+                w.as_ref(),
+                factor.as_ref(),
+                0.0,
+                &blas,
+            )?;
+        }
+        *w = scaled;
+        Ok(())
+    };
+    basis.beside("scale", block, stage, work)
+}
+
+/// Noise in the place of columns that are none.
+fn replace(basis: &Tall, block: &Panels, lost: &[usize], noise: &mut Noise) {
+    let fresh = noise.block(basis.rows(), lost.len());
+    let mut first = 0;
+    for panel in block.iter() {
+        let mut panel = panel.locked();
+        for (from, &into) in lost.iter().enumerate() {
+            let length = fresh.col(from).norm_l2();
+            for row in 0..panel.nrows() {
+                panel[(row, into)] = fresh[(first + row, from)] / length;
+            }
+        }
+        first += panel.nrows();
+    }
+}
+
+fn block_width(block: &Panels) -> usize {
+    block.first().map_or(0, |panel| panel.locked().ncols())
+}
+
+/// The longest directions of a block.
+struct Whitening {
+    /// W times this has unit columns.
+    factor: Mat<f64>,
+    /// What these are to be multiplied by to give W.
+    back: Mat<f64>,
+    /// Squares of their lengths in W.
+    squares: Vec<f64>,
+}
+
+fn whitening(gram: MatRef<'_, f64>, wanted: usize) -> Result<Whitening> {
+    let width = gram.ncols();
+    let symmetric = Mat::from_fn(width, width, |i, j| (gram[(i, j)] + gram[(j, i)]) / 2.0);
+    let eigen = kernels::eigh(symmetric.as_ref(), None)?;
+    let largest = eigen.values.first().copied().unwrap_or(0.0);
+    // A square that is rounding of the largest one says that there is a direction, not how long it
+    // is: the next round tells.
+    let least = largest * f64::EPSILON * width as f64;
+    let length = |at: usize| eigen.values[at].max(least).sqrt();
+    let inverse = |at: usize| {
+        if length(at) > 0.0 {
+            length(at).recip()
+        } else {
+            0.0
+        }
+    };
+    let vectors = &eigen.vectors;
+    Ok(Whitening {
+        factor: Mat::from_fn(width, wanted, |i, j| vectors[(i, j)] * inverse(j)),
+        back: Mat::from_fn(wanted, width, |i, j| vectors[(j, i)] * length(i)),
+        squares: eigen.values,
+    })
+}

@@ -1,0 +1,458 @@
+//! The restarted block Krylov-Schur iteration.
+//!
+//! A V = V H + W R: V is an orthonormal basis of a growing Krylov space, H the operator seen from
+//! it, W the newest block, which has no image yet. A step images W and appends what is new. When
+//! the basis is full it is contracted to the best Ritz vectors and W, from which H follows, so that
+//! no image is kept beside the basis. The residual of a Ritz pair is what R makes of the last rows
+//! of its vector in the basis, and costs nothing.
+//!
+//! A block that is not there any more, since the space is invariant, becomes noise: pairs of any
+//! multiplicity are found, and zeros where the rank is lower. When all wanted pairs have converged
+//! a fresh block of noise is put in the place of W for some steps: pairs that no earlier start
+//! vector had a part of show up, and how few steps say what can still be missing
+//! (Kuczynski and Wozniakowski, "Estimating the largest eigenvalue by the power and Lanczos
+//! algorithms with a random start", SIAM J. Matrix Anal. Appl. 1992).
+//!
+//! Source: Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems"
+//! (Numer. Algorithms 2008); with blocks wider than what is wanted it is the randomized block
+//! Krylov method (Musco and Musco, NeurIPS 2015), which needs the fewest passes.
+
+use outcore_core::{Error, Result, Session, Stage};
+use outcore_kernels as kernels;
+use outcore_kernels::{Eigen, Mat, MatRef};
+
+use super::checkpoint::{Checkpoint, Kept};
+use super::orthonormal::{Appended, Noise, append};
+use super::tall::{Layout, Tall};
+use super::{SpectrumOptions, Which};
+use crate::operator::Operator;
+
+/// Residuals are not asked to be smaller than so many roundings of a product.
+const ROUNDINGS: f64 = 16.0;
+
+/// The part of the tolerance at which a search ends.
+const SHARE: f64 = 0.5;
+
+/// Steps from a fresh block of noise that look for missed pairs.
+const CHECKED_STEPS: usize = 5;
+
+/// With this probability nothing above the bound is missing.
+const CERTAINTY: f64 = 1.0 - 1e-6;
+
+/// Fresh blocks; pairs that come up after so many are not looked for any more.
+const CHECKS: usize = 4;
+
+/// A symmetric operator's images differ by less from what symmetry says, relative to its norm.
+const ASYMMETRY: f64 = 1e-7;
+
+/// How accurate a pair must be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Accuracy {
+    /// |A v - w v| up to this part of the largest |w|.
+    Eigen(f64),
+    /// Of pairs of A^T A, whose values are squares: |A^T u - s v| up to this part of s_1.
+    Singular(f64),
+}
+
+impl Accuracy {
+    /// The residual that a pair with this value may have.
+    fn allowed(self, value: f64, largest: f64, epsilon: f64) -> f64 {
+        let wanted = match self {
+            Accuracy::Eigen(tolerance) => tolerance * largest,
+            Accuracy::Singular(tolerance) => {
+                let (first, own) = (largest.sqrt(), value.max(0.0).sqrt());
+                tolerance * first * own.max(tolerance * first)
+            }
+        };
+        // The check keeps pairs as they are, and adds to what is left of them.
+        (SHARE * wanted).max(ROUNDINGS * epsilon * largest)
+    }
+}
+
+/// What a search is to do, found out before it begins.
+#[derive(Clone, Debug)]
+pub(super) struct Course {
+    /// Columns of a product.
+    pub(super) block: usize,
+    pub(super) layout: Layout,
+    pub(super) accuracy: Accuracy,
+    /// Whether images are checked to be those of a symmetric operator.
+    pub(super) checks_symmetry: bool,
+}
+
+/// What a search has found, ascending; vectors are the columns of the basis.
+pub(super) struct Found {
+    pub(super) values: Vec<f64>,
+    pub(super) vectors: Tall,
+    pub(super) products: u64,
+    pub(super) restarts: u64,
+    /// The largest magnitude of a value that was seen: the norm of the operator.
+    pub(super) largest: f64,
+    /// Whether the last residuals of all wanted pairs were small enough.
+    pub(super) has_converged: bool,
+    /// No pair with a value beyond this one is missing, most probably.
+    pub(super) missed_beyond: Option<f64>,
+}
+
+pub(super) struct Search<'a, O> {
+    session: &'a Session,
+    operator: &'a O,
+    options: &'a SpectrumOptions,
+    course: &'a Course,
+    basis: Tall,
+    /// The operator as the basis sees it; the newest block has a part in it only by its coupling.
+    seen: Mat<f64>,
+    /// Columns that have images.
+    imaged: usize,
+    noise: Noise,
+    /// The longest image of a unit vector so far.
+    norm: f64,
+    products: u64,
+    restarts: u64,
+    /// Steps since the newest fresh block, while one is looked at, and how many there were.
+    checked: Option<usize>,
+    checks: usize,
+}
+
+impl<'a, O: Operator> Search<'a, O> {
+    pub(super) fn new(
+        session: &'a Session,
+        operator: &'a O,
+        options: &'a SpectrumOptions,
+        course: &'a Course,
+        stage: &mut Stage,
+    ) -> Result<Search<'a, O>> {
+        let capacity = course.layout.capacity;
+        Ok(Search {
+            session,
+            operator,
+            options,
+            course,
+            basis: Tall::new(session, course.layout, stage)?,
+            seen: Mat::zeros(capacity, capacity),
+            imaged: 0,
+            noise: Noise {
+                seed: options.seed,
+                made: 0,
+            },
+            norm: 0.0,
+            products: 0,
+            restarts: 0,
+            checked: None,
+            checks: 0,
+        })
+    }
+
+    fn order(&self) -> usize {
+        self.basis.rows()
+    }
+
+    pub(super) fn run(
+        mut self,
+        checkpoint: Option<&Checkpoint>,
+        stage: &mut Stage,
+    ) -> Result<Found> {
+        let kept = checkpoint.map(|at| at.load(&mut self.basis, stage));
+        match kept.transpose()?.flatten() {
+            Some(kept) => self.go_on_from(kept),
+            None => self.begin(stage)?,
+        }
+        let mut looked_at = 0;
+        loop {
+            let (before, coupling) = (self.imaged, self.step(stage)?);
+            let columns = self.imaged;
+            let is_full = self.is_full();
+            let grown = columns - looked_at.min(columns);
+            let is_due =
+                columns >= self.options.count && grown >= self.course.block.max(columns / 10);
+            let is_checked = self.checked.is_some_and(|steps| steps >= CHECKED_STEPS);
+            if !(is_full || is_due || is_checked) {
+                continue;
+            }
+            looked_at = columns;
+            let ritz = self.ritz()?;
+            let last = coupling.as_ref() * ritz.vectors.subrows(before, columns - before);
+            let wanted = self.options.count.min(columns);
+            let residual = |at: usize| last.col(at).norm_l2();
+            let largest = ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+            let epsilon = self.operator.epsilon();
+            let converged = (0..wanted).filter(|&at| {
+                residual(at)
+                    <= self
+                        .course
+                        .accuracy
+                        .allowed(ritz.values[at], largest, epsilon)
+            });
+            let converged = converged.count();
+            stage.reach(0.9 * converged as f64 / self.options.count.max(1) as f64);
+            let has_converged = converged == self.options.count;
+            let is_whole = columns == self.order();
+            let is_last = self.restarts >= self.options.restarts_max as u64 && is_full;
+            let may_end = is_whole || !self.options.check || is_checked || self.checks >= CHECKS;
+            if is_whole || is_last || has_converged && may_end {
+                return self.end(&ritz, has_converged, is_whole, stage);
+            }
+            if has_converged && self.checked.is_none() {
+                self.check_anew(&ritz, stage)?;
+            } else if is_full {
+                self.restart(&ritz, &last, stage)?;
+                if is_checked {
+                    self.checked = None;
+                }
+            } else {
+                continue;
+            }
+            looked_at = 0;
+            if let Some(checkpoint) = checkpoint {
+                checkpoint.save(&self.kept(), &self.basis, stage)?;
+            }
+        }
+    }
+
+    /// The first block: the caller's vector, if there is one, and noise.
+    fn begin(&mut self, stage: &mut Stage) -> Result<()> {
+        let n = self.order();
+        let mut first = self.noise.block(n, self.course.block.min(n));
+        if let Some(start) = &self.options.start {
+            (0..n).for_each(|row| first[(row, 0)] = start[row]);
+        }
+        self.append(first, 0.0, stage)?;
+        Ok(())
+    }
+
+    fn append(&mut self, w: Mat<f64>, negligible: f64, stage: &mut Stage) -> Result<Appended> {
+        let (basis, noise) = (&mut self.basis, &mut self.noise);
+        append(self.session, basis, w, negligible, noise, stage)
+    }
+
+    /// Whether there is no room for what another step would append.
+    fn is_full(&self) -> bool {
+        let used = self.basis.used();
+        used == self.imaged
+            || used < self.order() && used + self.course.block > self.basis.capacity()
+    }
+
+    /// Images the newest block and appends what is new, and returns R.
+    fn step(&mut self, stage: &mut Stage) -> Result<Mat<f64>> {
+        let (from, to) = (self.imaged, self.basis.used());
+        let x = self.basis.columns(from..to, stage)?;
+        let mut image = Mat::zeros(self.order(), to - from);
+        self.operator.apply(x.as_ref(), image.as_mut(), stage)?;
+        self.products += 1;
+        drop(x);
+        for column in 0..image.ncols() {
+            let length = image.col(column).norm_l2();
+            if !length.is_finite() {
+                return Err(Error::value(format!(
+                    "products with {} are not finite: it has NaN or infinity, or its elements are too large to be squared",
+                    self.operator.name()
+                )));
+            }
+            self.norm = self.norm.max(length);
+        }
+        let negligible = 4.0 * self.operator.epsilon() * self.norm;
+        let appended = self.append(image, negligible, stage)?;
+        let seen = &appended.coefficients;
+        if self.course.checks_symmetry && self.checks == 0 {
+            self.check_symmetry(seen.as_ref(), from)?;
+        }
+        for column in from..to {
+            for row in 0..to {
+                let value = seen[(row, column - from)];
+                self.seen[(row, column)] = value;
+                self.seen[(column, row)] = value;
+            }
+        }
+        for row in to..self.basis.used() {
+            for column in 0..to {
+                let value = match column >= from {
+                    true => appended.coupling[(row - to, column - from)],
+                    false => 0.0,
+                };
+                self.seen[(row, column)] = value;
+                self.seen[(column, row)] = value;
+            }
+        }
+        self.imaged = to;
+        if let Some(steps) = &mut self.checked {
+            *steps += 1;
+        }
+        Ok(appended.coupling)
+    }
+
+    /// Of the newest block the earlier ones see what it saw of them.
+    fn check_symmetry(&self, seen: MatRef<'_, f64>, from: usize) -> Result<()> {
+        let most = self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon());
+        for column in 0..seen.ncols() {
+            for row in 0..seen.nrows() {
+                let mirrored = match row < from {
+                    true => self.seen[(row, from + column)],
+                    false => seen[(from + column, row - from)],
+                };
+                let off = (seen[(row, column)] - mirrored).abs();
+                if off > most {
+                    return Err(Error::value(format!(
+                        "{} is not symmetric: x^T A y and y^T A x differ by {off:.1e} for two unit vectors, where |A x| is {:.1e}",
+                        self.operator.name(),
+                        self.norm
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All eigenpairs of what the basis sees, the wanted ones first.
+    fn ritz(&self) -> Result<Eigen<f64>> {
+        let columns = self.imaged;
+        let eigen = kernels::eigh(self.seen.as_ref().submatrix(0, 0, columns, columns), None)?;
+        let mut order: Vec<usize> = (0..columns).collect();
+        match self.options.which {
+            Which::Largest => {}
+            Which::Smallest => order.reverse(),
+            Which::LargestMagnitude => order.sort_by(|&a, &b| {
+                let [a, b] = [a, b].map(|at| eigen.values[at].abs());
+                b.total_cmp(&a)
+            }),
+        }
+        Ok(Eigen {
+            values: order.iter().map(|&at| eigen.values[at]).collect(),
+            vectors: Mat::from_fn(columns, columns, |row, at| eigen.vectors[(row, order[at])]),
+        })
+    }
+
+    /// Contracts the basis to `keep` Ritz vectors and the newest block; `last` are the residuals in
+    /// terms of that.
+    fn restart(&mut self, ritz: &Eigen<f64>, last: &Mat<f64>, stage: &mut Stage) -> Result<()> {
+        let (columns, used, block) = (self.imaged, self.basis.used(), self.course.block);
+        // Vectors beyond the wanted ones speed up the last of these.
+        let most = self.basis.capacity() - 2 * block;
+        let spare = (columns - self.options.count.min(columns)) / 2;
+        let keep = (self.options.count + spare.max(2 * block))
+            .min(most)
+            .min(columns);
+        self.contract(ritz, keep, columns..used, stage)?;
+        for column in 0..keep {
+            for row in 0..used - columns {
+                let value = last[(row, column)];
+                self.seen[(keep + row, column)] = value;
+                self.seen[(column, keep + row)] = value;
+            }
+        }
+        self.restarts += 1;
+        Ok(())
+    }
+
+    fn contract(
+        &mut self,
+        ritz: &Eigen<f64>,
+        keep: usize,
+        newest: std::ops::Range<usize>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        self.basis
+            .rotate(ritz.vectors.subcols(0, keep), newest, stage)?;
+        self.seen.fill(0.0);
+        (0..keep).for_each(|at| self.seen[(at, at)] = ritz.values[at]);
+        self.imaged = keep;
+        Ok(())
+    }
+
+    /// Keeps the wanted pairs, and puts noise in the place of the newest block.
+    fn check_anew(&mut self, ritz: &Eigen<f64>, stage: &mut Stage) -> Result<()> {
+        let keep = self.options.count.min(self.imaged);
+        self.contract(ritz, keep, 0..0, stage)?;
+        let fresh = self
+            .noise
+            .block(self.order(), self.course.block.min(self.order()));
+        self.append(fresh, 0.0, stage)?;
+        (self.checked, self.checks) = (Some(0), self.checks + 1);
+        Ok(())
+    }
+
+    fn end(
+        mut self,
+        ritz: &Eigen<f64>,
+        has_converged: bool,
+        is_whole: bool,
+        stage: &mut Stage,
+    ) -> Result<Found> {
+        let count = self.options.count;
+        assert!(
+            count <= self.imaged,
+            "a search ends with as many pairs as are wanted"
+        );
+        let missed_beyond = match self.checked {
+            _ if is_whole => ritz.values.get(count).copied(),
+            Some(steps) if has_converged => self.missed_beyond(ritz, steps),
+            _ => None,
+        };
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by(|&a, &b| ritz.values[a].total_cmp(&ritz.values[b]));
+        let ascending = Mat::from_fn(self.imaged, count, |row, at| ritz.vectors[(row, order[at])]);
+        self.basis.rotate(ascending.as_ref(), 0..0, stage)?;
+        Ok(Found {
+            values: order.iter().map(|&at| ritz.values[at]).collect(),
+            vectors: self.basis,
+            products: self.products,
+            restarts: self.restarts,
+            largest: ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs())),
+            has_converged,
+            missed_beyond,
+        })
+    }
+
+    /// The largest value that the operator can have beside the wanted pairs, after so many steps
+    /// from a block of noise.
+    fn missed_beyond(&self, ritz: &Eigen<f64>, steps: usize) -> Option<f64> {
+        let next = *ritz.values.get(self.options.count)?;
+        let largest = ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+        // Each vector of the block fails by itself; of a square half as many steps are seen.
+        let steps = match self.options.which {
+            Which::LargestMagnitude => steps / 2,
+            _ => steps,
+        };
+        let each = (1.0 - CERTAINTY).powf(1.0 / self.course.block as f64);
+        let exponent =
+            (1.648 * (self.order() as f64).sqrt() / each).ln() / (2 * steps).checked_sub(1)? as f64;
+        let part = exponent * exponent;
+        // The bound is relative to the distance from the other end of the spectrum.
+        let beyond = |next: f64, end: f64| end + (next - end) / (1.0 - part);
+        (part < 1.0).then(|| match (self.course.accuracy, self.options.which) {
+            (Accuracy::Singular(_), _) => beyond(next, 0.0),
+            (_, Which::LargestMagnitude) => next.abs() / (1.0 - part).sqrt(),
+            (_, Which::Largest) => beyond(next, -largest),
+            (_, Which::Smallest) => beyond(next, largest),
+        })
+    }
+
+    fn kept(&self) -> Kept {
+        let columns = self.basis.used();
+        Kept {
+            columns,
+            imaged: self.imaged,
+            noise: self.noise.made,
+            norm: self.norm,
+            products: self.products,
+            restarts: self.restarts,
+            checked: self.checked,
+            checks: self.checks,
+            seen: (0..columns * columns)
+                .map(|at| self.seen[(at / columns, at % columns)])
+                .collect(),
+        }
+    }
+
+    fn go_on_from(&mut self, kept: Kept) {
+        let columns = kept.columns;
+        for (at, value) in kept.seen.iter().enumerate() {
+            self.seen[(at / columns, at % columns)] = *value;
+        }
+        self.imaged = kept.imaged;
+        self.noise.made = kept.noise;
+        self.norm = kept.norm;
+        self.products = kept.products;
+        self.restarts = kept.restarts;
+        (self.checked, self.checks) = (kept.checked, kept.checks);
+    }
+}

@@ -1,0 +1,117 @@
+//! From right singular vectors to triplets, and what is left of pairs when they are multiplied once
+//! more.
+//!
+//! A V is made orthonormal, A V = Q R, and R is decomposed: left vectors are orthonormal and values
+//! as accurate as products are, those near zero included, of which A^T A V keeps half the digits.
+
+use outcore_core::{Result, Session, Stage};
+use outcore_kernels as kernels;
+use outcore_kernels::{Mat, MatRef};
+
+use super::course::Planned;
+use super::orthonormal::{Noise, append};
+use super::search::Found;
+use super::tall::Tall;
+use crate::operator::Operator;
+
+/// What a search has found, with the left vectors; right ones are its vectors.
+pub(super) struct Left {
+    pub(super) left: Tall,
+    pub(super) values: Vec<f64>,
+    pub(super) residuals: Vec<f64>,
+}
+
+/// |A v - w v| of each pair.
+pub(super) fn eigen_residuals(
+    operator: &impl Operator,
+    found: &mut Found,
+    chunk: usize,
+    stage: &mut Stage,
+) -> Result<Vec<f64>> {
+    let (order, count) = (found.vectors.rows(), found.values.len());
+    let mut residuals = Vec::with_capacity(count);
+    for first in (0..count).step_by(chunk) {
+        let columns = first..count.min(first + chunk);
+        let v = found.vectors.columns(columns.clone(), stage)?;
+        let mut image = Mat::zeros(order, columns.len());
+        operator.apply(v.as_ref(), image.as_mut(), stage)?;
+        found.products += 1;
+        residuals.extend(differences(&image, v.as_ref(), &found.values[columns]));
+        stage.reach(0.9 + 0.1 * first as f64 / count as f64);
+    }
+    Ok(residuals)
+}
+
+/// Left vectors and values in ascending order; the right ones are put in it.
+pub(super) fn triplets<O: Operator>(
+    session: &Session,
+    operator: &O,
+    found: &mut Found,
+    planned: &Planned,
+    stage: &mut Stage,
+) -> Result<Left> {
+    let ([m, n], count) = (operator.shape(), found.values.len());
+    let layout = planned.left.expect("triplets have left vectors");
+    let mut left = Tall::new(session, layout, stage)?;
+    let largest = found.values.iter().fold(0.0, |a: f64, b| a.max(*b)).sqrt();
+    let negligible = 4.0 * operator.epsilon() * largest;
+    let mut noise = Noise {
+        seed: u64::MAX,
+        made: 0,
+    };
+    let mut factor = Mat::<f64>::zeros(count, count);
+    let chunks = || {
+        (0..count)
+            .step_by(planned.chunk)
+            .map(|first| first..count.min(first + planned.chunk))
+    };
+    for columns in chunks() {
+        let v = found.vectors.columns(columns.clone(), stage)?;
+        let mut image = Mat::zeros(m, columns.len());
+        operator.apply(v.as_ref(), image.as_mut(), stage)?;
+        found.products += 1;
+        let used = left.used();
+        let appended = append(session, &mut left, image, negligible, &mut noise, stage)?;
+        let mut into = factor.as_mut().subcols_mut(columns.start, columns.len());
+        into.as_mut()
+            .subrows_mut(0, used)
+            .copy_from(&appended.coefficients);
+        into.subrows_mut(used, columns.len())
+            .copy_from(&appended.coupling);
+        stage.reach(0.9 + 0.05 * columns.end as f64 / count as f64);
+    }
+    let small = kernels::svd(factor.as_ref())?;
+    let ascending = |vectors: &Mat<f64>| vectors.as_ref().reverse_cols().to_owned();
+    left.rotate(ascending(&small.left).as_ref(), 0..0, stage)?;
+    found
+        .vectors
+        .rotate(ascending(&small.right).as_ref(), 0..0, stage)?;
+    let values: Vec<f64> = small.values.into_iter().rev().collect();
+    let mut residuals = Vec::with_capacity(count);
+    for columns in chunks() {
+        let u = left.columns(columns.clone(), stage)?;
+        let mut image = Mat::zeros(n, columns.len());
+        operator.apply_transposed(u.as_ref(), image.as_mut(), stage)?;
+        found.products += 1;
+        let v = found.vectors.columns(columns.clone(), stage)?;
+        residuals.extend(differences(&image, v.as_ref(), &values[columns.clone()]));
+        stage.reach(0.95 + 0.05 * columns.end as f64 / count as f64);
+    }
+    Ok(Left {
+        left,
+        values,
+        residuals,
+    })
+}
+
+/// The lengths of the columns of an image less multiples of vectors.
+fn differences(image: &Mat<f64>, vectors: MatRef<'_, f64>, values: &[f64]) -> Vec<f64> {
+    let length = |(column, value): (usize, &f64)| {
+        let pairs = image.col(column).iter().zip(vectors.col(column).iter());
+        pairs
+            .map(|(y, x)| (y - value * x).powi(2))
+            .sum::<f64>()
+            .sqrt()
+    };
+    values.iter().enumerate().map(length).collect()
+}

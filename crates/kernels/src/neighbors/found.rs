@@ -1,0 +1,95 @@
+//! What queries have found: the k nearest rows of each, or all rows within a radius.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Metric, Neighbor};
+
+/// Takes rows that may be near enough.
+pub(super) trait Found {
+    /// The distance, as compared, beyond which a query wants none.
+    fn last(&self, query: usize) -> f64;
+
+    /// Takes a row, whose distance is exact; whether `last` is another now.
+    fn take(&mut self, query: usize, neighbor: Neighbor) -> bool;
+}
+
+/// The k nearest rows of each query.
+pub(super) struct Nearest<'a> {
+    nearest: &'a mut [Neighbor],
+    pub(super) k: usize,
+}
+
+impl<'a> Nearest<'a> {
+    /// Of m queries, where the list has as many for each.
+    pub(super) fn new(nearest: &'a mut [Neighbor], m: usize) -> Option<Nearest<'a>> {
+        let k = nearest.len() / m.max(1);
+        (k * m == nearest.len()).then_some(Nearest { nearest, k })
+    }
+}
+
+impl Found for Nearest<'_> {
+    fn last(&self, query: usize) -> f64 {
+        self.nearest[query * self.k + self.k - 1].distance
+    }
+
+    fn take(&mut self, query: usize, neighbor: Neighbor) -> bool {
+        neighbor.put_into(&mut self.nearest[query * self.k..][..self.k])
+    }
+}
+
+/// A row that a query has found.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Pair {
+    /// The query, from the first of a block.
+    pub query: u64,
+    /// The row, and how far it is.
+    pub neighbor: Neighbor,
+}
+
+/// All rows within a radius of each query.
+pub struct Within<'a> {
+    /// What is small.
+    pub metric: Metric,
+    /// The largest distance, as [shown](Metric::shown).
+    pub radius: f64,
+    /// How many rows each query has found.
+    pub counts: &'a mut [u64],
+    /// How many all have found. What is beyond the room for pairs is counted only.
+    pub found: &'a mut u64,
+    /// The first that were found.
+    pub pairs: &'a mut [Pair],
+}
+
+impl Found for Within<'_> {
+    fn last(&self, _: usize) -> f64 {
+        self.metric.compared(self.radius)
+    }
+
+    fn take(&mut self, query: usize, neighbor: Neighbor) -> bool {
+        if self.metric.shown(neighbor.distance) <= self.radius {
+            if let Some(pair) = self.pairs.get_mut(*self.found as usize) {
+                *pair = Pair {
+                    query: query as u64,
+                    neighbor,
+                };
+            }
+            self.counts[query] += 1;
+            *self.found += 1;
+        }
+        false
+    }
+}
+
+impl Metric {
+    /// No less than a distance, as compared, that is shown as this one.
+    fn compared(self, shown: f64) -> f64 {
+        let above = |x: f64| x + x.abs() * 4.0 * f64::EPSILON + f64::MIN_POSITIVE;
+        match self {
+            Metric::Euclidean => above(shown * shown),
+            // Shown as 2 is what rounding has made more.
+            Metric::Cosine if shown >= 2.0 => f64::INFINITY,
+            Metric::Cosine | Metric::InnerProduct => above(shown),
+        }
+    }
+}
