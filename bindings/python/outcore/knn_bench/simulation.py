@@ -261,7 +261,7 @@ class Fitted:
     byte_s : float
         For a byte over a link.
     byte_core_s : float
-        Core-seconds that it takes from a rank which computes.
+        Core-seconds that it takes from a rank which sends one and receives one while it computes.
     """
 
     rows: int
@@ -292,7 +292,7 @@ def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str
         slot_bytes=total / first["rounds"],
         seconds=seconds_of(quickest).reshape(2, -1),
         byte_s=_exchange_s(quickest) / 2 / (quickest["bytes_sent"] / quickest["rounds"]),
-        byte_core_s=0.0 if design == "mpi" else max(0.0, extra / total),
+        byte_core_s=0.0 if design == "mpi" else max(0.0, extra / (total / 2)),
         latency_s=200e-6,
         loading_s=started,
     )
