@@ -59,7 +59,7 @@ def designs(found: Results, count: int) -> Figure:
         axes.set(ylabel="seconds of all rounds, median")
         axes.set_ylim(top=1.35 * max(below))
         axes.legend(loc="upper right", fontsize=8)
-        axes.set_title(_what(some[0]), fontsize=9)
+        axes.set_title(f"{count} ranks: {_what(some[0])}", fontsize=9)
         return made
 
 
@@ -131,4 +131,4 @@ def _seen(results: Results, key: str) -> list[Any]:
 def _what(one: dict[str, Any]) -> str:
     wire = f", links of {one['rate']}" if "rate" in one else ""
     skew = f", skew {one['skew']:g}" if one["skew"] else ""
-    return f"{one['rows']:,} rows, {one['queries']:,} queries, {one['n_ranks']} ranks{wire}{skew}"
+    return f"{one['rows']:,} rows, {one['queries']:,} queries{wire}{skew}"

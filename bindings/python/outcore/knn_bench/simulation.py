@@ -7,7 +7,8 @@ is free, which it is when its last block has been computed with and has gone on.
 - `in_turn`: likewise, but even ranks send first and then receive, odd ones the other way round; `mpi`.
 - `overlap`: blocks go on while ranks compute; all others, which differ in slots and in what a transfer costs.
 
-Not in it: the order in which a kernel shares cores, and links that ranks share.
+Not in it: the order in which a kernel shares cores, links that ranks share, and queries in several groups, for each of which the
+rows go round once more.
 """
 
 from __future__ import annotations
