@@ -76,6 +76,7 @@ class Wire:
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="outcore-wire-")
         try:
+            _sweep()
             self._make()
         except BaseException:
             self.__exit__(None, None, None)
@@ -132,6 +133,14 @@ class Wire:
             told = _do("ip", "netns", "exec", name, "cat", *paths).split()
             found.append(dict(zip(names, map(int, told), strict=True)))
         return found
+
+
+def _sweep() -> None:
+    """Takes away namespaces of processes that were killed."""
+    for line in _do("ip", "netns", "list").splitlines():
+        found = re.match(r"knn(\d+)(?:s|n\d+)\b", line)
+        if found is not None and not Path("/proc", found[1]).exists():
+            subprocess.run(["ip", "netns", "del", line.split()[0]], check=False, capture_output=True)
 
 
 def _quoted(word: str) -> str:
