@@ -16,7 +16,17 @@ from typing import Any
 
 import click
 
-from . import _dataset_commands, _embedding_commands, _native, _neighbor_commands, _plan, _spectra_commands, _store, errors
+from . import (
+    _dataset_commands,
+    _embedding_commands,
+    _knn_bench_commands,
+    _native,
+    _neighbor_commands,
+    _plan,
+    _spectra_commands,
+    _store,
+    errors,
+)
 from ._array import Array
 from ._commands import SEED, THREADS, say, session_of, session_options
 from ._files import read_regular
@@ -636,6 +646,7 @@ for _command in (
     *_embedding_commands.COMMANDS,
     *_neighbor_commands.COMMANDS,
     *_spectra_commands.COMMANDS,
+    *_knn_bench_commands.COMMANDS,
 ):
     cli.add_command(_command)
 

@@ -1,0 +1,135 @@
+"""Runs of `outcore knn` under `mpirun`, and what they took.
+
+A result tells of one run: `load_s`, `fit_s` and `search_s` of the slowest rank, `ring_s`, the time of its rounds, and of these
+`computing_s`, `waiting_s` and `exchanging_s`, means over ranks; `ranks` has what each rank says of each round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import FailedError
+from .wire import Wire, bytes_per_s
+
+PARTS = ("computing_s", "waiting_s", "exchanging_s")
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_memory": "^patcher",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+
+
+def measure(
+    train: Path,
+    test: Path,
+    *,
+    ranks: int,
+    design: str | None,
+    neighbors: int = 5,
+    options: Sequence[str] = (),
+    wire: Wire | None = None,
+    bind: bool = False,
+    timeout_s: float = 600,
+) -> dict[str, Any]:
+    """One run, each rank on a core of its own with `bind`, as far as there are cores. Without a design it is one process."""
+    if design is None:
+        ranks, wire = 1, None
+    own = Path(__file__).parents[2]
+    variables = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, [str(own), os.environ.get("PYTHONPATH")]))}
+    variables |= {} if wire is None else wire.environment
+    words = ["mpirun", "-n", str(ranks), "--bind-to", "none"]
+    if wire is not None:
+        words += ["--host", ",".join(f"{host}:{-(-ranks // len(wire.hosts))}" for host in wire.hosts), "--map-by", "node"]
+    if design is None:
+        words = []
+    else:
+        words += [word for name in variables if not name.startswith("OMPI_") for word in ("-x", name)]
+    cores = len(os.sched_getaffinity(0))
+    if bind:
+        words += ["sh", "-c", f'exec taskset -c "$((${{OMPI_COMM_WORLD_RANK:-0}} % {cores}))" "$@"', "sh"]
+    with tempfile.TemporaryDirectory(prefix="outcore-knn-") as aside:
+        found = Path(aside, "found.npy")
+        words += [sys.executable, "-m", "outcore.cli", "knn", os.fspath(train.resolve()), os.fspath(test.resolve())]
+        words += [
+            "-k",
+            str(neighbors),
+            *([] if design is None else ["--design", design]),
+            "--output",
+            str(found),
+            "--json",
+            *options,
+        ]
+        before = None if wire is None else wire.counters()
+        began, loads = time.perf_counter(), os.getloadavg()
+        full = words if wire is None else wire.command(words)
+        environment = {**os.environ, **variables}
+        try:
+            done = subprocess.run(full, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise FailedError(f"{design or 'one process'} on {ranks} ranks took longer than {timeout_s:g} s") from error
+        seconds = time.perf_counter() - began
+        told = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)
+        if done.returncode != 0 or told is None:
+            raise FailedError(f"{design} on {ranks} ranks: {(done.stderr or done.stdout).strip()[:2000]}")
+        digest = hashlib.sha256(found.read_bytes()).hexdigest()
+    result = summary(json.loads(told))
+    result |= {
+        "design": design or "alone",
+        "n_ranks": ranks,
+        "wall_s": seconds,
+        "load_average": loads[0],
+        "labels_sha256": digest,
+    }
+    result |= {"bound": bind, "cores": cores, "command": words}
+    if wire is not None and before is not None:
+        result |= {"rate": wire.rate, "counters_before": before, "counters_after": wire.counters()}
+    return result
+
+
+def summary(told: dict[str, Any]) -> dict[str, Any]:
+    """What a run says of all ranks, put together."""
+    alone = {"computing_s": [told["search_s"]], "waiting_s": [], "exchanging_s": [], "rounds": 1, "bytes_sent": 0}
+    ranks = told.get("ranks") or [{**told, **alone}]
+    found = {name: told[name] for name in ("rows", "queries", "neighbors", "accuracy")}
+    found |= {name: max(one[name] for one in ranks) for name in ("load_s", "fit_s", "search_s")}
+    found["ring_s"] = max(sum(sum(one[part]) for part in PARTS) for one in ranks)
+    found |= {part: sum(sum(one[part]) for one in ranks) / len(ranks) for part in PARTS}
+    found |= {"rounds": ranks[0]["rounds"], "bytes_sent": sum(one["bytes_sent"] for one in ranks), "ranks": ranks}
+    return found
+
+
+def hidden(results: Sequence[dict[str, Any]], baseline: str = "mpi") -> list[dict[str, Any]]:
+    """What each design saves of the time of the baseline, by medians over the runs of one case, and what share of the baseline's
+    exchanges that is. `left` is its own share of these that it waits and exchanges, and `left_of_wire` that of the time in which
+    the bytes of a rank pass its link.
+    """
+    from statistics import median
+
+    designs = list(dict.fromkeys(one["design"] for one in results))
+    if baseline not in designs:
+        return []
+
+    def middle(design: str, name: str) -> float:
+        return float(median(one[name] for one in results if one["design"] == design))
+
+    whole, exchanged = middle(baseline, "ring_s"), middle(baseline, "exchanging_s") + middle(baseline, "waiting_s")
+    found = []
+    for design in designs:
+        own = middle(design, "ring_s")
+        facts = {"design": design, "ring_s": own, "saved": 1 - own / whole, "hidden": (whole - own) / max(exchanged, 1e-9)}
+        facts["left"] = (middle(design, "exchanging_s") + middle(design, "waiting_s")) / max(exchanged, 1e-9)
+        if "rate" in results[0]:
+            wire_s = results[0]["bytes_sent"] / results[0]["n_ranks"] / bytes_per_s(results[0]["rate"])
+            facts["left_of_wire"] = (middle(design, "exchanging_s") + middle(design, "waiting_s")) / wire_s
+        found.append({**facts, **{part: middle(design, part) for part in PARTS}})
+    return found

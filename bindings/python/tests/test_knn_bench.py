@@ -1,0 +1,113 @@
+"""The bench of k-NN over ranks: its data, its simulation against closed forms, and one small run."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.datasets import load_svmlight_file
+
+from outcore.cli import cli
+from outcore.errors import ArgumentError
+from outcore.knn_bench import wire, workloads
+from outcore.knn_bench.run import hidden
+from outcore.knn_bench.simulation import Costs, costs_of, fit, predict, simulate
+
+
+def test_rows_are_libsvm_text_and_the_same_for_a_seed(tmp_path):
+    for name in ("a", "b"):
+        workloads.write(tmp_path / name, 500, seed=3)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    x, y = load_svmlight_file(tmp_path / "a", n_features=workloads.COLUMNS, zero_based=False)
+    assert x.shape[0] == 500 and set(y) == {0, 1} and set(x.data) == {1}
+    assert 35 < x.nnz / 500 < 38
+    assert 260 < (tmp_path / "a").stat().st_size / 500 < 320
+    workloads.write(tmp_path / "skewed", 500, seed=3, skew=0.5, stretches=2)
+    x, _ = load_svmlight_file(tmp_path / "skewed", n_features=workloads.COLUMNS, zero_based=False)
+    first, last = workloads.TOPICS
+    for half, topic in ((x[:250], first), (x[250:], last)):
+        assert 0.3 < np.mean(abs(half.indices - topic - 50) <= 51) < 0.6
+    with pytest.raises(ArgumentError, match="skew"):
+        workloads.write(tmp_path / "c", 5, seed=0, skew=2)
+
+
+@pytest.mark.parametrize(("ranks", "blocks"), [(1, 3), (2, 1), (2, 4), (4, 2), (8, 1)])
+def test_equal_rounds_take_what_closed_forms_say(ranks, blocks):
+    rounds, exchanges = ranks * blocks, blocks * (ranks - 1)
+    for transfer in (0.25, 1.0):
+        costs = Costs(np.ones((ranks, blocks)), transfer)
+        # Ranks go at one pace: each exchange is one transfer, or one in and one out.
+        assert simulate("exchange", 2, costs).ring_s == pytest.approx(rounds + exchanges * transfer)
+        assert simulate("in_turn", 2, costs).ring_s == pytest.approx(rounds + 2 * exchanges * transfer)
+        for slots in (2, 4):
+            times = simulate("overlap", slots, costs)
+            assert times.ring_s == pytest.approx(rounds)
+            assert times.waiting_s.max() == pytest.approx(0)
+
+
+def test_a_slow_wire_sets_the_pace_of_rounds():
+    # Two slots, so that a transfer begins when the slot's last block is over: computed with, and sent on.
+    times = simulate("overlap", 2, Costs(np.ones((4, 1)), 3.0))
+    assert times.ring_s == pytest.approx(3 * 3 + 1)
+    assert simulate("overlap", 4, Costs(np.ones((4, 1)), 3.0)).ring_s == pytest.approx(3 * 3 + 1)
+
+
+def test_more_slots_wait_less_where_ranks_are_slow_in_turn():
+    # Of 16 blocks of either rank, four in turn take the first rank long, then the second.
+    slow = np.arange(16) // 4 % 2
+    seconds = np.where(np.stack([slow, 1 - slow]), 4.0, 1.0)
+    block_s = np.repeat(seconds[:, None], 2, axis=1)
+    two, four = (simulate("overlap", slots, Costs(block_s, 0.01)) for slots in (2, 4))
+    assert two.ring_s > 100 and four.ring_s < 90 and four.computing_s.max() == pytest.approx(80)
+    assert four.waiting_s.sum() < two.waiting_s.sum() / 2
+
+
+def test_ranks_share_cores_and_transfers_take_some():
+    costs = Costs(np.ones((4, 2)), 0.0, cores=2)
+    assert simulate("overlap", 2, costs).ring_s == pytest.approx(16)
+    dragged = simulate("overlap", 2, Costs(np.ones((2, 1)), 0.5, transfer_core_s=0.1))
+    assert dragged.ring_s == pytest.approx(2.2)
+    with pytest.raises(ArgumentError, match="slots"):
+        simulate("exchange", 4, costs)
+
+
+def run(design="mpi", computing=1.0, exchanging=0.5):
+    """A result of two ranks with two blocks each."""
+    parts = {"computing_s": [computing] * 4, "waiting_s": [0.0] * 4, "exchanging_s": [exchanging, 0, exchanging, 0]}
+    facts = {"design": design, "n_ranks": 2, "rows": 1000, "queries": 100, "rounds": 4, "bytes_sent": 4000}
+    sums = {name: float(sum(seconds)) for name, seconds in parts.items()}
+    return {**facts, **sums, "ring_s": sum(sums.values()), "ranks": [parts, parts]}
+
+
+def test_fitted_constants_give_back_what_was_measured():
+    measured = [run(), run()]
+    fitted = fit("mpi", measured, measured)
+    costs = costs_of(fitted, 2)
+    assert costs.block_s == pytest.approx(np.ones((2, 2, 2)))
+    assert costs.transfer_s == pytest.approx(0.25)
+    assert predict("mpi", fitted, 2).ring_s == pytest.approx(measured[0]["ring_s"], rel=1e-3)
+    assert predict("mpi", fitted, 1).ring_s == pytest.approx(8)
+    # Each of four ranks has half the rows and half the queries: one block, which computes half as long.
+    assert predict("mpi", fitted, 4).ring_s == pytest.approx(4 * 0.5 + 3 * 2 * 0.25, rel=1e-3)
+    facts = hidden([*measured, run("osh_oc", exchanging=0.05)])
+    assert facts[1]["hidden"] == pytest.approx(0.9) and facts[1]["saved"] == pytest.approx(0.18)
+
+
+def test_rates_are_those_of_tc():
+    assert wire.bytes_per_s("200mbit") == 25e6
+    with pytest.raises(ArgumentError, match="rate"):
+        wire.bytes_per_s("fast")
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+def test_the_command_measures_designs_and_keeps_raw_results(tmp_path):
+    words = ["bench-knn", str(tmp_path), "--rows", "400", "--queries", "20", "--design", "mpi", "--design", "mpi_o"]
+    words += ["--times", "1", "--results", str(tmp_path / "results"), "--threads", "1", "--memory", "16MiB", "--json"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert [one["design"] for one in told["results"]] == ["mpi", "mpi_o"]
+    assert all(one["agrees"] and one["search_s"] > 0 for one in told["results"])
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+    assert {one["design"] for one in told["hidden"]} == {"mpi", "mpi_o"}
