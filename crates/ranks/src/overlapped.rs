@@ -1,18 +1,20 @@
-//! The ring of messages that move while computing goes on.
+//! Rings of two-sided messages, which move while computing goes on, or are waited for when it is over.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::Result;
-use outcore_core::ring::{Flow, Ring, RingShape, Slot, block_length};
+use outcore_core::ring::{Flow, Ring, RingShape, Slot, block_length, wait_until};
 use outcore_device::Locked;
 
 use crate::library::{BLOCK_TAG, Handle, Mpi};
 use crate::memory::RawSlot;
 
-/// A ring of two-sided messages, each of which is begun as soon as its block and its slot allow.
+/// A ring of two-sided messages, each of which is begun as soon as its block and its slot allow, or, where it waits,
+/// when both neighbours have computed.
 pub(crate) struct OverlappedRing {
     shape: RingShape,
+    waits: bool,
     slots: Vec<Arc<RawSlot>>,
     state: Mutex<State>,
     /// What the slots are in.
@@ -24,6 +26,8 @@ struct State {
     communicator: Handle,
     neighbors: [c_int; 2],
     flow: Flow,
+    /// Blocks of rounds from here on stay, and those of rounds after do not come.
+    limit: u64,
     sending: Option<Handle>,
     /// With the round whose block comes.
     receiving: Option<(u64, Handle)>,
@@ -36,10 +40,12 @@ impl OverlappedRing {
         communicator: Handle,
         neighbors: [c_int; 2],
         shape: RingShape,
+        waits: bool,
     ) -> OverlappedRing {
         let mut memory = vec![0_u64; shape.slots * shape.slot_bytes / 8].into_boxed_slice();
         OverlappedRing {
             shape,
+            waits,
             // SAFETY: the memory stays where it is as long as the ring, which closes its slots before.
             slots: unsafe {
                 RawSlot::several(memory.as_mut_ptr().cast(), shape.slots, shape.slot_bytes)
@@ -50,6 +56,7 @@ impl OverlappedRing {
                 communicator,
                 neighbors,
                 flow: Flow::new(shape),
+                limit: if waits { 0 } else { u64::MAX },
                 sending: None,
                 receiving: None,
                 bytes_sent: 0,
@@ -80,7 +87,11 @@ impl State {
             self.sending = None;
             self.flow.send();
         }
-        if let (None, Some(round)) = (&self.receiving, self.flow.next_to_arrive()) {
+        let next = self
+            .flow
+            .next_to_arrive()
+            .filter(|round| *round <= self.limit);
+        if let (None, Some(round)) = (&self.receiving, next) {
             let mut request = 0;
             // SAFETY: the slot is free, and nobody touches it before the message is there.
             let code = unsafe {
@@ -97,7 +108,8 @@ impl State {
             mpi.check(code)?;
             self.receiving = Some((round, request));
         }
-        if let (None, Some(round)) = (&self.sending, self.flow.next_to_send()) {
+        let next = self.flow.next_to_send().filter(|round| *round < self.limit);
+        if let (None, Some(round)) = (&self.sending, next) {
             let (mut request, mut bytes) = (0, 0);
             let slot = &slots[shape.slot(round)];
             slot.read(&mut |slot| bytes = block_length(slot));
@@ -146,7 +158,14 @@ impl Ring for OverlappedRing {
 
     fn finish(&self, round: u64) -> Result<()> {
         self.state.locked().flow.compute(round + 1);
-        self.advanced().map(|_| ())
+        if !self.waits || !self.shape.goes_on(round) {
+            return self.advanced().map(|_| ());
+        }
+        self.state.locked().limit = round + 1;
+        wait_until(|| {
+            let state = self.advanced()?;
+            Ok(state.flow.released() > round && state.flow.is_here(round + 1))
+        })
     }
 
     fn is_done(&self) -> Result<bool> {

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use outcore_core::ranks::Ranks;
-use outcore_core::ring::{BlockingRing, OneSidedRing, Ring, RingRanks, RingShape, wait_until};
+use outcore_core::ring::{OneSidedRing, Ring, RingRanks, RingShape, wait_until};
 use outcore_core::{Error, Result};
 
 use crate::library::{Handle, MESSAGE_TAG, Mpi};
@@ -238,9 +238,15 @@ impl RingRanks for MpiRanks {
         let neighbors = [(rank + size - 1) % size, (rank + 1) % size].map(|rank| rank as c_int);
         let (mpi, communicator) = (self.mpi, self.communicator);
         Ok(match self.design {
-            Design::Mpi => Arc::new(BlockingRing::new(Arc::new(self.clone_of()), shape)),
-            Design::MpiOverlapped => {
-                Arc::new(OverlappedRing::new(mpi, communicator, neighbors, shape))
+            Design::Mpi | Design::MpiOverlapped => {
+                let waits = self.design == Design::Mpi;
+                Arc::new(OverlappedRing::new(
+                    mpi,
+                    communicator,
+                    neighbors,
+                    shape,
+                    waits,
+                ))
             }
             Design::MpiRma => {
                 let window = Window::new(mpi, communicator, neighbors, shape)?;
@@ -255,13 +261,6 @@ impl RingRanks for MpiRanks {
                 Arc::new(OneSidedRing::new(shape, heap))
             }
         })
-    }
-}
-
-impl MpiRanks {
-    /// The same ranks, over the same communicator.
-    fn clone_of(&self) -> MpiRanks {
-        MpiRanks { ..*self }
     }
 }
 
