@@ -82,7 +82,8 @@ def import_libsvm(
         Go on with an import of the same source and options that died or failed; it begins anew where there is nothing. Every
         256 MB of text, or ten seconds, it leaves a place to go on from. The result is the same.
     part : (int, int), optional
-        Of one plain text, the lines of one of so many equal parts: its number, from 0, and how many. Ranks read a text so.
+        Of one plain text, the lines of one of several equal parts: the number of the part, from 0, and the number of parts. Each
+        rank reads a text by its own part.
     memory : int or str, optional
         The part of the session's budget that this import may have; default all of it.
     progress : bool, optional

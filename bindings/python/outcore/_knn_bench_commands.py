@@ -44,7 +44,7 @@ MEMORY = "64MiB"
     "--simulate",
     type=click.IntRange(2, 4096),
     metavar="RANKS",
-    help="Also simulate up to so many ranks, by constants of the runs of 2, mpi among them.",
+    help="Also simulate, up to this number of ranks, by constants of the runs of 2, mpi among them.",
 )
 @session_options
 def bench_knn(
@@ -116,7 +116,7 @@ def _case(
     tell: bool,
     case: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """All designs on so many ranks, in turn."""
+    """All designs on a number of ranks, in turn."""
     import contextlib
 
     from .errors import FailedError

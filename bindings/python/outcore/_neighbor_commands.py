@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._commands import say, session_of, session_options
-from .errors import ArgumentError
+from .errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
     from . import _native
@@ -80,7 +80,7 @@ def knn(
     with contextlib.ExitStack() as opened:
         with together(ranks) as team:
             rows, queries = opened.enter_context(_opened(session, ranks, team, train, test))
-            known = None if output is None else _known(rows, labels, train, ranks)
+            known = None if output is None else _known(rows, labels, train, team)
             asked = None if output is None else _labels(queries)
         facts: dict[str, Any] = {"load_s": time.perf_counter() - began}
         began = time.perf_counter()
@@ -183,21 +183,21 @@ def _share(whole: Any, rank: int, size: int) -> Any:
     return whole.slice(place(rank), place(rank + 1))
 
 
-def _known(rows: Any, labels: str | None, train: str, ranks: Ranks | None) -> Any:
+def _known(rows: Any, labels: str | None, train: str, team: _native.Team | None) -> Any:
     """The labels of this process's rows."""
     import numpy as np
+
+    from ._team import AllRows
 
     if labels is None:
         known = _labels(rows)
         if known is None:
             raise ArgumentError(f"{train} has no labels; --labels names a file of them")
         return known
-    known = np.load(labels, mmap_mode="r")
-    if ranks is None:
-        return np.asarray(known)
-    lines = getattr(rows, "_lines", None)
-    first = lines[0] if lines is not None else rows._part.rows[0] if getattr(rows, "_part", None) else 0
-    return np.asarray(known[first : first + rows.shape[0]])
+    known, of_all = np.load(labels, mmap_mode="r"), AllRows(team, rows)
+    if known.ndim == 0 or len(known) != of_all.count:
+        raise ShapeError(f"{labels} has {np.size(known)} labels, {train} has {of_all.count} rows")
+    return np.asarray(known[of_all.first : of_all.first + rows.shape[0]])
 
 
 def _labels(matrix: Array | Sparse) -> Any:

@@ -68,7 +68,7 @@ def test_each_rank_has_the_neighbours_of_its_queries_among_all_rows(matrices, co
     parts = list(zip(cut(rows, count), cut(queries, count), strict=True))
 
     def work(rank, comm):
-        near = NearestNeighbors(4, metric=metric, comm=comm, memory="4MiB").fit(parts[rank][0])
+        near = NearestNeighbors(4, metric=metric, comm=comm, memory="8MiB").fit(parts[rank][0])
         assert near.n_samples_fit_ == 90
         return near.kneighbors(parts[rank][1]), near.kneighbors()
 
@@ -113,6 +113,16 @@ def test_an_error_of_one_rank_is_one_of_all_and_names_it():
     assert all("columns" in str(error) for error in on_ranks(2, width))
     many = lambda rank, comm: NearestNeighbors(50, comm=comm).fit(rows).kneighbors(rows)  # noqa: E731
     assert all("n_neighbors" in str(error) for error in on_ranks(2, many))
+
+
+def test_a_rank_with_too_little_memory_is_an_error_of_all():
+    rows = np.random.default_rng(SEED).normal(size=(3000, 40))
+
+    def little(rank, comm):
+        return NearestNeighbors(5, comm=comm, memory="64MiB" if rank == 0 else "1MiB").fit(rows).kneighbors(rows)
+
+    found = on_ranks(2, little)
+    assert all(isinstance(error, Exception) and "bytes of memory" in str(error) for error in found), found
 
 
 def has_openshmem():
@@ -186,6 +196,16 @@ def test_every_design_of_four_ranks_writes_the_bytes_of_one_process(texts, desig
     found = json.loads(done.stdout)
     assert [path.read_bytes() for path in outputs] == expected
     assert found["accuracy"] == facts["accuracy"] and len(found["ranks"]) == 4
+
+
+@needs_mpi
+def test_labels_of_a_file_are_those_of_the_rows_of_each_rank(texts, tmp_path):
+    folder, _, expected = texts
+    np.save(tmp_path / "known.npy", oc.import_libsvm(tmp_path / "train", folder / "train.svm").labels())
+    command = ["-m", "outcore.cli", "knn", folder / "train.svm", folder / "test.svm", "--labels", tmp_path / "known.npy"]
+    done = mpirun(3, *map(str, [*command, "--output", tmp_path / "labels.npy"]))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "labels.npy").read_bytes() == expected[0]
 
 
 @needs_mpi

@@ -119,7 +119,7 @@ impl MemorySplit {
         self.free / 4
     }
 
-    /// The budget whose slots of a ring take so many bytes.
+    /// The budget of which the slots of a ring take `ring_bytes`.
     pub fn needed_for_ring(ring_bytes: u64) -> u64 {
         4 * ring_bytes
     }

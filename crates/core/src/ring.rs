@@ -24,7 +24,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::ranks::Ranks;
 
-pub use blocking::{BlockingRing, Messages};
+pub use blocking::{BlockingRing, HeapSlot, Messages};
 pub use flow::Flow;
 pub use one_sided::{OneSided, OneSidedRing, Words};
 pub use threads::{ThreadRing, ThreadTeam};

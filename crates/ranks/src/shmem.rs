@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-use outcore_core::ring::{OneSided, RingShape, Slot, Words, wait_until};
+use outcore_core::ranks::barrier;
+use outcore_core::ring::{OneSided, RingShape, Slot, Words};
 use outcore_core::{Error, Result};
 
-use crate::library::{Handle, Mpi};
 use crate::memory::RawSlot;
 use crate::window::WORDS_BYTES;
+use crate::world::MpiRanks;
 
 /// Bytes of the heap that the library has for itself.
 const OVERHEAD_BYTES: u64 = 16 << 20;
@@ -150,9 +151,7 @@ pub(crate) fn finalize() -> bool {
 /// This rank's object in the heap, and the way to those of its neighbours.
 pub(crate) struct Heap {
     shmem: &'static Shmem,
-    mpi: &'static Mpi,
-    communicator: Handle,
-    neighbors: [c_int; 2],
+    ranks: MpiRanks,
     shape: RingShape,
     base: *mut u8,
     slots: Vec<Arc<RawSlot>>,
@@ -167,9 +166,7 @@ impl Heap {
     /// Every rank makes one.
     pub(crate) fn new(
         shmem: &'static Shmem,
-        mpi: &'static Mpi,
-        communicator: Handle,
-        neighbors: [c_int; 2],
+        ranks: MpiRanks,
         shape: RingShape,
         copies: bool,
     ) -> Result<Heap> {
@@ -188,7 +185,7 @@ impl Heap {
         let (slots, mapped) = unsafe {
             std::ptr::write_bytes(base, 0, WORDS_BYTES);
             let slots = RawSlot::several(base.add(WORDS_BYTES), shape.slots, shape.slot_bytes);
-            let mapped = neighbors.map(|rank| match copies {
+            let mapped = ranks.neighbors().map(|rank| match copies {
                 true => (shmem.ptr)(base.cast(), rank).cast::<u8>(),
                 false => std::ptr::null_mut(),
             });
@@ -196,15 +193,13 @@ impl Heap {
         };
         let own = Heap {
             shmem,
-            mpi,
-            communicator,
-            neighbors,
+            ranks,
             shape,
             base,
             slots,
             mapped,
         };
-        ring_barrier(mpi, communicator, neighbors, shape.ranks)?;
+        barrier(&own.ranks)?;
         Ok(own)
     }
 
@@ -216,7 +211,7 @@ impl Heap {
                 true => (self.shmem.long_p)(
                     self.base.cast::<c_long>().add(number),
                     value as c_long,
-                    self.neighbors[side],
+                    self.ranks.neighbors()[side],
                 ),
                 false => (*self.mapped[side].cast::<AtomicI64>().add(number))
                     .store(value as i64, Ordering::Release),
@@ -248,7 +243,7 @@ impl OneSided for Heap {
                         self.base.add(place).cast(),
                         source.cast(),
                         bytes,
-                        self.neighbors[1],
+                        self.ranks.neighbors()[1],
                     );
                     (self.shmem.fence)();
                 }
@@ -267,7 +262,7 @@ impl OneSided for Heap {
 
     /// Open MPI's libraries share what moves transfers, so that MPI is asked.
     fn words(&mut self) -> Result<Words> {
-        self.mpi.progress(self.communicator)?;
+        self.ranks.progress()?;
         Ok(Words {
             arrived: self.word(0),
             seen: self.word(1),
@@ -276,12 +271,7 @@ impl OneSided for Heap {
     }
 
     fn close(&mut self) -> Result<()> {
-        ring_barrier(
-            self.mpi,
-            self.communicator,
-            self.neighbors,
-            self.shape.ranks,
-        )?;
+        barrier(&self.ranks)?;
         for slot in &self.slots {
             slot.close();
         }
@@ -289,55 +279,4 @@ impl OneSided for Heap {
         unsafe { (self.shmem.free)(self.base) };
         Ok(())
     }
-}
-
-/// Waits for all ranks of a ring without holding a core: a token goes round twice, whose first round says that all
-/// have come.
-pub(crate) fn ring_barrier(
-    mpi: &'static Mpi,
-    communicator: Handle,
-    neighbors: [c_int; 2],
-    ranks: usize,
-) -> Result<()> {
-    const TOKEN_TAG: c_int = 14;
-    let mut rank = 0;
-    // SAFETY: the communicator is valid, and a number is written.
-    mpi.check(unsafe { (mpi.call.MPI_Comm_rank)(communicator, &mut rank) })?;
-    if ranks == 1 {
-        return Ok(());
-    }
-    let mut token = [0_u8; 1];
-    let mut pass = |is_sent: bool| -> Result<()> {
-        let mut request = 0;
-        // SAFETY: the token is there until the request has ended.
-        let code = unsafe {
-            match is_sent {
-                true => (mpi.call.MPI_Isend)(
-                    token.as_ptr().cast(),
-                    1,
-                    mpi.byte,
-                    neighbors[1],
-                    TOKEN_TAG,
-                    communicator,
-                    &mut request,
-                ),
-                false => (mpi.call.MPI_Irecv)(
-                    token.as_mut_ptr().cast(),
-                    1,
-                    mpi.byte,
-                    neighbors[0],
-                    TOKEN_TAG,
-                    communicator,
-                    &mut request,
-                ),
-            }
-        };
-        mpi.check(code)?;
-        wait_until(|| mpi.test(&mut request))
-    };
-    for _ in 0..2 {
-        let order = [rank == 0, rank != 0];
-        order.into_iter().try_for_each(&mut pass)?;
-    }
-    Ok(())
 }

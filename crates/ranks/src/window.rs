@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use outcore_core::Result;
+use outcore_core::ranks::barrier;
 use outcore_core::ring::{OneSided, RingShape, Slot, Words};
 
 use crate::library::{Handle, Mpi};
 use crate::memory::RawSlot;
+use crate::world::MpiRanks;
 
 /// Bytes before the slots.
 pub(crate) const WORDS_BYTES: usize = 64;
@@ -22,8 +24,7 @@ const WORD: isize = 8;
 /// This rank's window, and the way to those of its neighbours.
 pub(crate) struct Window {
     mpi: &'static Mpi,
-    communicator: Handle,
-    neighbors: [c_int; 2],
+    ranks: MpiRanks,
     shape: RingShape,
     window: Handle,
     base: *mut u8,
@@ -37,12 +38,7 @@ unsafe impl Send for Window {}
 
 impl Window {
     /// Every rank makes one.
-    pub(crate) fn new(
-        mpi: &'static Mpi,
-        communicator: Handle,
-        neighbors: [c_int; 2],
-        shape: RingShape,
-    ) -> Result<Window> {
+    pub(crate) fn new(mpi: &'static Mpi, ranks: MpiRanks, shape: RingShape) -> Result<Window> {
         let bytes = WORDS_BYTES + shape.slots * shape.slot_bytes;
         let (mut base, mut window) = (std::ptr::null_mut::<u8>(), 0);
         // SAFETY: all ranks call it with as many bytes; a pointer and a handle are written.
@@ -51,7 +47,7 @@ impl Window {
                 bytes as isize,
                 1,
                 mpi.info_null,
-                communicator,
+                ranks.communicator(),
                 &mut base,
                 &mut window,
             )
@@ -64,8 +60,7 @@ impl Window {
         };
         let own = Window {
             mpi,
-            communicator,
-            neighbors,
+            ranks,
             shape,
             window,
             base,
@@ -75,18 +70,8 @@ impl Window {
         // SAFETY: the window is valid.
         mpi.check(unsafe { (mpi.call.MPI_Win_lock_all)(0, window) })?;
         // The words are zero everywhere before the first is put.
-        own.barrier()?;
+        barrier(&own.ranks)?;
         Ok(own)
-    }
-
-    /// By messages round the ring, twice: the first says that all before have come, the second tells all.
-    fn barrier(&self) -> Result<()> {
-        crate::shmem::ring_barrier(
-            self.mpi,
-            self.communicator,
-            self.neighbors,
-            self.shape.ranks,
-        )
     }
 
     fn word(&self, number: usize) -> u64 {
@@ -129,7 +114,7 @@ impl OneSided for Window {
                 self.slots[from].start().cast(),
                 bytes as c_int,
                 self.mpi.byte,
-                self.neighbors[1],
+                self.ranks.neighbors()[1],
                 place as isize,
                 bytes as c_int,
                 self.mpi.byte,
@@ -143,19 +128,21 @@ impl OneSided for Window {
     }
 
     fn tell_left(&mut self, seen: u64, released: u64) -> Result<()> {
-        self.put_words(self.neighbors[0], 1, &[seen, released])
+        self.put_words(self.ranks.neighbors()[0], 1, &[seen, released])
     }
 
     fn words(&mut self) -> Result<Words> {
-        self.mpi.progress(self.communicator)?;
+        self.ranks.progress()?;
         if let Some((request, arrived)) = &mut self.putting {
             let arrived = *arrived;
             if self.mpi.test(request)? {
                 self.putting = None;
                 // SAFETY: the window is valid.
-                let code = unsafe { (self.mpi.call.MPI_Win_flush)(self.neighbors[1], self.window) };
+                let code = unsafe {
+                    (self.mpi.call.MPI_Win_flush)(self.ranks.neighbors()[1], self.window)
+                };
                 self.mpi.check(code)?;
-                self.put_words(self.neighbors[1], 0, &[arrived])?;
+                self.put_words(self.ranks.neighbors()[1], 0, &[arrived])?;
             }
         }
         // SAFETY: the window is valid.
@@ -169,7 +156,7 @@ impl OneSided for Window {
     }
 
     fn close(&mut self) -> Result<()> {
-        self.barrier()?;
+        barrier(&self.ranks)?;
         for slot in &self.slots {
             slot.close();
         }

@@ -75,6 +75,7 @@ impl Design {
 }
 
 /// The ranks of a communicator.
+#[derive(Clone)]
 pub struct MpiRanks {
     mpi: &'static Mpi,
     communicator: Handle,
@@ -146,6 +147,21 @@ impl MpiRanks {
     pub fn abort(&self) {
         // SAFETY: the communicator is valid; the call does not return.
         unsafe { (self.mpi.call.MPI_Abort)(self.communicator, 1) };
+    }
+
+    pub(crate) fn communicator(&self) -> Handle {
+        self.communicator
+    }
+
+    /// The ranks to the left and to the right in a ring.
+    pub(crate) fn neighbors(&self) -> [c_int; 2] {
+        let (rank, size) = (self.rank, self.size);
+        [(rank + size - 1) % size, (rank + 1) % size].map(|rank| rank as c_int)
+    }
+
+    /// Has the library move what it can.
+    pub(crate) fn progress(&self) -> Result<()> {
+        self.mpi.progress(self.communicator)
     }
 
     fn wait(&self, mut request: Handle) -> Result<()> {
@@ -234,8 +250,6 @@ impl RingRanks for MpiRanks {
     }
 
     fn ring(&self, shape: RingShape) -> Result<Arc<dyn Ring>> {
-        let (rank, size) = (self.rank, self.size);
-        let neighbors = [(rank + size - 1) % size, (rank + 1) % size].map(|rank| rank as c_int);
         let (mpi, communicator) = (self.mpi, self.communicator);
         Ok(match self.design {
             Design::Mpi | Design::MpiOverlapped => {
@@ -243,13 +257,13 @@ impl RingRanks for MpiRanks {
                 Arc::new(OverlappedRing::new(
                     mpi,
                     communicator,
-                    neighbors,
+                    self.neighbors(),
                     shape,
                     waits,
                 ))
             }
             Design::MpiRma => {
-                let window = Window::new(mpi, communicator, neighbors, shape)?;
+                let window = Window::new(mpi, self.clone(), shape)?;
                 Arc::new(OneSidedRing::new(shape, window))
             }
             Design::OshOneWay | Design::OshMemcpy | Design::OshCircular => {
@@ -257,7 +271,7 @@ impl RingRanks for MpiRanks {
                     unreachable!("it was opened for the design")
                 };
                 let copies = self.design != Design::OshOneWay;
-                let heap = Heap::new(shmem, mpi, communicator, neighbors, shape, copies)?;
+                let heap = Heap::new(shmem, self.clone(), shape, copies)?;
                 Arc::new(OneSidedRing::new(shape, heap))
             }
         })

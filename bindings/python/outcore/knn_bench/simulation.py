@@ -354,7 +354,7 @@ COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
 
 
 def predictions(found: Sequence[dict[str, Any]], most: int = 1024) -> list[dict[str, Any]]:
-    """Each design on up to so many ranks, by constants of its runs on two, beside the quickest run that was measured."""
+    """Each design on up to a number of ranks, by constants of its runs on two, beside the quickest run that was measured."""
     two = [one for one in found if one["n_ranks"] == 2]
     baseline = [one for one in two if one["design"] == "mpi"]
     if not baseline:

@@ -48,7 +48,7 @@ WORKLOADS = {
 
 
 def write(path: str | os.PathLike[str], rows: int, *, seed: int, skew: float = 0.0, stretches: int = STRETCHES) -> None:
-    """Writes so many rows to a new file, which is there when it is whole."""
+    """Writes a number of rows to a new file, which is there when it is whole."""
     if rows < 1 or not 0 <= skew <= 1:
         raise ArgumentError(f"rows={rows} must be positive, and skew={skew} from 0 to 1")
     random, beside = np.random.default_rng(seed), f"{os.fspath(path)}.part"

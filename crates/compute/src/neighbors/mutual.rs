@@ -185,7 +185,7 @@ impl<S: Side> Join<'_, S> {
     }
 }
 
-/// All pairs of so many things, and each with itself: none of those that follow each other in a
+/// All pairs of `count` things, and each with itself: none of those that follow each other in a
 /// round are in two of them.
 fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(move |round| {

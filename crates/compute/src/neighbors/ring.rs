@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outcore_core::ranks::Team;
-use outcore_core::ring::{Ring, RingRanks, RingShape, Slot, wait_until};
+use outcore_core::ring::{HeapSlot, Ring, RingRanks, RingShape, Slot, wait_until};
 use outcore_core::with_real;
 use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, Stage};
 use outcore_device::Locked;
@@ -30,7 +30,7 @@ use outcore_engine::{Plan, Task};
 use outcore_kernels::{Neighbor, Real};
 use outcore_matrix::{Array, Layout, Rows};
 
-use self::block::{Blocks, HEADER_BYTES, Header, Memory, Prepared};
+use self::block::{Blocks, HEADER_BYTES, Header, Prepared, prepared};
 use super::nearest::put_arrays;
 use super::{NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, check};
 
@@ -137,7 +137,7 @@ struct Group {
 
 /// Some of them, which one thread compares at a time.
 struct QueryBlock {
-    memory: Arc<Memory>,
+    memory: Arc<HeapSlot>,
     nearest: Mutex<Vec<Neighbor>>,
 }
 
@@ -289,7 +289,7 @@ impl<T: Real> RingSearch<T> {
         }
     }
 
-    /// Queries of blocks, and blocks of groups, that stay in so many bytes.
+    /// Queries of blocks, and blocks of groups, that stay in `most` bytes.
     fn groups(&self, most: u64) -> Vec<Vec<block::Part>> {
         let per_query = 2 * (NEIGHBOR_BYTES * self.options.k) as usize;
         let share = (most / 4 / self.session.threads() as u64) as usize;
@@ -314,9 +314,12 @@ impl<T: Real> RingSearch<T> {
         let mut parts = groups.iter();
         for number in 0..agreed.groups {
             let parts = parts.next().map_or(&[][..], |group| group);
-            let held =
-                self.queries_bytes(parts) + self.ranks.slots() as u64 * agreed.slot_bytes as u64;
-            let held = stage.reserve("blocks of a ring", held)?;
+            let held = self.queries_bytes(parts)
+                + self.ranks.slots() as u64 * agreed.slot_bytes as u64
+                + self.session.threads() as u64
+                    * self.queries.compared_bytes(parts, self.session.blas());
+            // No rank goes into a round that another one does not come to.
+            let held = self.team.agree(stage.reserve("blocks of a ring", held))?;
             let group = self.load_queries(stage, parts, agreed.first);
             // A rank that could not read its queries goes on, so that others end.
             let (group, failed) = match group {
@@ -341,7 +344,7 @@ impl<T: Real> RingSearch<T> {
             };
             let went = passed.go_round(stage, &mut times);
             self.team.agree(went)?;
-            self.write(stage, &group, targets)?;
+            self.team.agree(self.write(stage, &group, targets))?;
             drop(held);
             stage.reach((number + 1) as f64 / agreed.groups as f64);
         }
@@ -360,7 +363,7 @@ impl<T: Real> RingSearch<T> {
         let first = if self.of_themselves { first } else { 0 };
         let mut blocks = Vec::new();
         for part in parts {
-            let memory = Arc::new(Memory::new(self.queries.bytes(part)));
+            let memory = Arc::new(HeapSlot::new(self.queries.bytes(part)));
             let slot: Arc<dyn Slot> = Arc::clone(&memory) as Arc<dyn Slot>;
             stage
                 .beside()
@@ -379,7 +382,7 @@ impl<T: Real> RingSearch<T> {
         let (k, metric) = (self.options.k, self.options.metric);
         for block in &group.blocks {
             let mut plan = Plan::new("put nearest rows");
-            let header = block.memory.header();
+            let header = block.memory.with(Header::of)?;
             let start = header.first - header.origin;
             let tiles = [0, 1].map(|side: usize| {
                 let (extent, layout) = &targets[side];
@@ -419,7 +422,7 @@ impl<T: Real> Pass<'_, T> {
             .group
             .blocks
             .iter()
-            .map(|block| block.memory.prepared())
+            .map(|block| block.memory.with(prepared))
             .collect::<Result<_>>()
             .unwrap_or_else(|error| {
                 self.fail(error);
@@ -530,16 +533,19 @@ impl<T: Real> Pass<'_, T> {
                     return Ok(());
                 };
                 let mut nearest = block.nearest.locked();
-                block.memory.compare(
-                    &prepared[at],
-                    slot,
-                    &mut nearest,
-                    self.search.options.metric,
-                    self.search.of_themselves,
-                    &mut scratch,
-                    self.search.session.blas(),
-                    &|| stage.is_cancelled(),
-                )?;
+                block.memory.with(|queries| {
+                    block::compare(
+                        queries,
+                        &prepared[at],
+                        slot,
+                        &mut nearest,
+                        self.search.options.metric,
+                        self.search.of_themselves,
+                        &mut scratch,
+                        self.search.session.blas(),
+                        &|| stage.is_cancelled(),
+                    )
+                })?;
             }
         };
         let threads = self.search.session.threads().min(self.group.blocks.len());

@@ -8,20 +8,34 @@ use super::{Flow, Ring, RingRanks, RingShape, Slot, block_length};
 use crate::error::Result;
 use crate::ranks::Ranks;
 
-/// Bytes of a slot in memory of this process.
-pub(super) struct HeapSlot(RwLock<Box<[u64]>>);
+/// A slot in memory of this process.
+///
+/// ```
+/// use outcore_core::ring::{HeapSlot, Slot};
+///
+/// let slot = HeapSlot::new(16);
+/// slot.write(&mut |bytes| bytes[3] = 7);
+/// assert_eq!(slot.with(|bytes| (bytes.len(), bytes[3])), (16, 7));
+/// ```
+pub struct HeapSlot(RwLock<Box<[u64]>>);
 
 impl HeapSlot {
-    pub(super) fn new(bytes: usize) -> HeapSlot {
+    /// A multiple of eight bytes, all zero.
+    pub fn new(bytes: usize) -> HeapSlot {
         HeapSlot(RwLock::new(vec![0; bytes / 8].into_boxed_slice()))
+    }
+
+    /// What `look` makes of the bytes.
+    pub fn with<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+        look(bytemuck::cast_slice(
+            &self.0.read().unwrap_or_else(|lock| lock.into_inner()),
+        ))
     }
 }
 
 impl Slot for HeapSlot {
     fn read(&self, look: &mut dyn FnMut(&[u8])) {
-        look(bytemuck::cast_slice(
-            &self.0.read().unwrap_or_else(|lock| lock.into_inner()),
-        ));
+        self.with(look);
     }
 
     fn write(&self, change: &mut dyn FnMut(&mut [u8])) {

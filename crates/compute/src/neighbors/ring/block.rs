@@ -8,7 +8,7 @@
 //! Numbers are of the processor's order of bytes: ranks have processors of one kind.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use outcore_core::panels::cut;
 use outcore_core::ring::Slot;
@@ -34,6 +34,13 @@ const TILE: NeighborTile = NeighborTile {
     queries: 512,
     rows: 512,
 };
+
+fn tile(queries: usize, rows: usize) -> NeighborTile {
+    NeighborTile {
+        queries: TILE.queries.min(queries.max(1)),
+        rows: TILE.rows.min(rows.max(1)),
+    }
+}
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -235,7 +242,20 @@ impl<T: Real> Blocks<T> {
         self.bytes(part) + postings
     }
 
-    /// Parts of so many bytes at most.
+    /// Bytes that a thread holds while it compares one of these blocks of queries.
+    pub(super) fn compared_bytes(&self, parts: &[Part], blas: &Blas) -> u64 {
+        let queries = parts.iter().map(Part::rows).max().unwrap_or(0) as usize;
+        let bytes = match &self.source {
+            Source::Sparse(..) => queries * size_of::<T>(),
+            Source::Dense(x) => {
+                let tile = tile(queries, TILE.rows);
+                tile.scratch() * size_of::<T>() + tile.held_bytes::<T>(x.cols() as usize, blas)
+            }
+        };
+        bytes as u64
+    }
+
+    /// Parts of `bytes` bytes at most.
     pub(super) fn blocks(&self, bytes: usize) -> Vec<Part> {
         self.cut(bytes, 0, u64::MAX)
     }
@@ -451,100 +471,64 @@ pub(super) enum Prepared<T> {
     Postings(Postings<T>),
 }
 
-/// A block of queries, which stays.
-pub(super) struct Memory(RwLock<Box<[u64]>>);
-
-impl Memory {
-    pub(super) fn new(bytes: usize) -> Memory {
-        Memory(RwLock::new(vec![0; bytes / 8].into_boxed_slice()))
-    }
-
-    pub(super) fn header(&self) -> Header {
-        let block = self.0.read().unwrap_or_else(|lock| lock.into_inner());
-        Header::of(bytemuck::cast_slice(&block)).unwrap_or_default()
-    }
-
-    pub(super) fn prepared<T: Real>(&self) -> Result<Prepared<T>> {
-        let block = self.0.read().unwrap_or_else(|lock| lock.into_inner());
-        Ok(match view::<T>(bytemuck::cast_slice(&block))? {
-            View::Dense(_) => Prepared::Nothing,
-            View::Sparse(queries) => Prepared::Postings(Postings::new(queries)?),
-        })
-    }
-
-    /// Adds the rows of a block to the nearest of each query.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "two operands, what to find, and where to work"
-    )]
-    pub(super) fn compare<T: Real>(
-        &self,
-        prepared: &Prepared<T>,
-        rows: &[u8],
-        nearest: &mut [Neighbor],
-        metric: Metric,
-        leaves_out_itself: bool,
-        scratch: &mut Vec<T>,
-        blas: &Blas,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<()> {
-        let block = self.0.read().unwrap_or_else(|lock| lock.into_inner());
-        match (
-            view::<T>(bytemuck::cast_slice(&block))?,
-            view::<T>(rows)?,
-            prepared,
-        ) {
-            (View::Dense(queries), View::Dense(rows), _) => {
-                let tile = NeighborTile {
-                    queries: TILE.queries.min(queries.squares.len().max(1)),
-                    rows: TILE.rows.min(rows.squares.len().max(1)),
-                };
-                scratch.resize(scratch.len().max(tile.scratch()), T::ZERO);
-                kernels::add_neighbors(
-                    nearest,
-                    metric,
-                    queries,
-                    rows,
-                    leaves_out_itself,
-                    tile,
-                    scratch,
-                    blas,
-                    stop,
-                )?;
-            }
-            (View::Sparse(queries), View::Sparse(rows), Prepared::Postings(postings)) => {
-                scratch.resize(scratch.len().max(2 * queries.count()), T::ZERO);
-                kernels::add_sparse_neighbors(
-                    nearest,
-                    metric,
-                    queries,
-                    postings,
-                    rows,
-                    leaves_out_itself,
-                    scratch,
-                    stop,
-                )?;
-            }
-            _ => {
-                return Err(Error::Failed {
-                    what: "a block of another kind of rows came round".into(),
-                });
-            }
-        }
-        Ok(())
-    }
+/// What comparisons need of a block of queries besides.
+pub(super) fn prepared<T: Real>(queries: &[u8]) -> Result<Prepared<T>> {
+    Ok(match view::<T>(queries)? {
+        View::Dense(_) => Prepared::Nothing,
+        View::Sparse(queries) => Prepared::Postings(Postings::new(queries)?),
+    })
 }
 
-impl Slot for Memory {
-    fn read(&self, look: &mut dyn FnMut(&[u8])) {
-        look(bytemuck::cast_slice(
-            &self.0.read().unwrap_or_else(|lock| lock.into_inner()),
-        ));
+/// Adds the rows of a block to the nearest of each query.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, what to find, and where to work"
+)]
+pub(super) fn compare<T: Real>(
+    queries: &[u8],
+    prepared: &Prepared<T>,
+    rows: &[u8],
+    nearest: &mut [Neighbor],
+    metric: Metric,
+    leaves_out_itself: bool,
+    scratch: &mut Vec<T>,
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<()> {
+    match (view::<T>(queries)?, view::<T>(rows)?, prepared) {
+        (View::Dense(queries), View::Dense(rows), _) => {
+            let tile = tile(queries.squares.len(), rows.squares.len());
+            scratch.resize(scratch.len().max(tile.scratch()), T::ZERO);
+            kernels::add_neighbors(
+                nearest,
+                metric,
+                queries,
+                rows,
+                leaves_out_itself,
+                tile,
+                scratch,
+                blas,
+                stop,
+            )?;
+        }
+        (View::Sparse(queries), View::Sparse(rows), Prepared::Postings(postings)) => {
+            scratch.resize(scratch.len().max(queries.count()), T::ZERO);
+            kernels::add_sparse_neighbors(
+                nearest,
+                metric,
+                queries,
+                postings,
+                rows,
+                leaves_out_itself,
+                scratch,
+                stop,
+            )?;
+        }
+        _ => {
+            return Err(Error::Failed {
+                what: "a block of another kind of rows came round".into(),
+            });
+        }
     }
-
-    fn write(&self, change: &mut dyn FnMut(&mut [u8])) {
-        change(bytemuck::cast_slice_mut(
-            &mut self.0.write().unwrap_or_else(|lock| lock.into_inner()),
-        ));
-    }
+    Ok(())
 }
