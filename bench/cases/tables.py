@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from outcore.embedding_bench.models import MODELS
+from outcore.embedding_bench.models import MODELS, OPERATOR
 
 from cases.limits import limit_file, limit_legs, limit_names
 from cases.pca import budget_of
@@ -32,6 +32,13 @@ PAGE_BYTES = 4 * KIB
 TRAIN_BATCH, TRAIN_STEPS = 512, 16
 """The first half of the steps warms caches up."""
 
+MODEL_BATCH, MODEL_AHEAD, MODEL_SECONDS = 64, 4, 3.0
+UNIFORM_SHARE = 0.4
+"""Of look-ups, at least, that are of rows on pages not yet touched, until nearly all are."""
+HOT_BATCH, HOT_SHARE, HOT_STEPS, HOT_KNOWN = 64, 0.05, 2, 16
+HOT_REUSE = {"2021": 6.9, "2022": 12.7}
+"""Look-ups of a row, by the published histograms of a year."""
+
 MAP_TIMEOUT_S = 90.0
 """Where the kernel reads ahead, each of 40,000 faults of a batch may read megabytes."""
 
@@ -39,6 +46,11 @@ OURS, NO_CACHE = "outcore", "outcore, no cache"
 MAP, MAP_RANDOM = "torch.nn.EmbeddingBag on a memory map", "the same, MADV_RANDOM"
 PAGES = "a page at a time, as in the paper"
 ROCKSDB = "RocksDB MultiGet"
+NETWORK = "the network alone"
+LOOK_UPS = "outcore, look-ups alone"
+MEMORY = "torch.nn.EmbeddingBag, all rows in memory"
+S3_FIFO = "outcore, S3-FIFO alone"
+FORESEEN = "the longer of what Belady's policy misses at the device's limit, and processor time on all cores"
 
 
 def table_rows(context: Context) -> Case:
@@ -68,7 +80,7 @@ def bag_trace(context: Context, model: str, k: int, limit: int, cache: int) -> B
     new_share = (NEW_SHARE + k) / (1 + k)
     batches = max(LEAST_BATCHES, math.ceil(SPARE * pages / (new_share * BATCH[model] * shape.lookups)))
     folder = context.path(f"bags-{model}" if cache else f"bags-{model}-fits")
-    return BagTrace(folder, model, k, pages * PAGE_BYTES, batches, BATCH[model])
+    return BagTrace(folder, model, f"K={k}", pages * PAGE_BYTES, batches, BATCH[model], database=True)
 
 
 def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
@@ -130,7 +142,7 @@ def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
 def train(context: Context) -> Case:
     memory = max(LEAST_BAGS_MEMORY, int(BAGS_MEMORY * min(1.0, context.scale)))
     limit = memory + 64 * MIB
-    trace = BagTrace(context.path("train-RMC3"), "RMC3", 1, TIMES * limit, TRAIN_STEPS, TRAIN_BATCH)
+    trace = BagTrace(context.path("train-RMC3"), "RMC3", "K=1", TIMES * limit, TRAIN_STEPS, TRAIN_BATCH)
     check_room(context, 4 * trace.touched_bytes)
     spec: dict[str, Any] = {
         "trace": trace.facts_path,
@@ -168,6 +180,109 @@ def train(context: Context) -> Case:
     )
 
 
+def model(context: Context, name: str, kind: str) -> Case:
+    """A whole recommender: look-ups of one batch beside the network of the batch before."""
+    memory = max(LEAST_BAGS_MEMORY, int(BAGS_MEMORY * min(1.0, context.scale)))
+    limit, shape = memory + 64 * MIB, MODELS[name]
+    pages = TIMES * limit // PAGE_BYTES
+    batches = max(LEAST_BATCHES, math.ceil(SPARE * pages / (UNIFORM_SHARE * MODEL_BATCH * shape.lookups)))
+    trace = BagTrace(context.path(f"model-{name}-{kind}"), name, kind, pages * PAGE_BYTES, batches, MODEL_BATCH)
+    check_room(context, 2 * trace.touched_bytes)
+    spec: dict[str, Any] = {
+        "trace": trace.facts_path,
+        "ids": trace.ids_path,
+        "model": name,
+        "memory": memory,
+        "cache": memory // 2,
+        "ahead": MODEL_AHEAD,
+        "seconds": context.seconds(MODEL_SECONDS),
+    }
+
+    def leg(name: str, mode: str) -> Leg:
+        return Leg(name, "tables.model", {**spec, "mode": mode}, limited=True)
+
+    return Case(
+        f"model-{name}-{kind.replace('=', '')}",
+        f"{name} of the RecSSD paper with its network, batches of {MODEL_BATCH}, {kind} trace: pages of "
+        f"{trace.touched_bytes >> 20} MiB, budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
+        "IOPS",
+        [
+            leg(OURS, "model"),
+            leg(NETWORK, "network"),
+            leg(LOOK_UPS, "look-ups"),
+            *limit_legs(context, SECTOR),
+        ],
+        [
+            Comparison(
+                OURS,
+                (NETWORK, LOOK_UPS),
+                "the longest of the network alone, pages missed at the device's limit, and processor time of both on all cores",
+                1 / 1.15,
+                overlapped=SECTOR,
+            ),
+            Comparison(OURS, (NETWORK,), NETWORK),
+        ],
+        Bound(note="the network, the pages that are missed, and the processor time of both, which overlap"),
+        [trace, limit_file(context)],
+        limit_over_bytes=memory,
+        turned=True,
+        notes=(
+            f"The rate counts samples; {MODEL_AHEAD} batches are looked up ahead. Half of the batches warm caches up, or "
+            "as many as there is time for.",
+        ),
+    )
+
+
+def hot(context: Context, year: str, *, fits: bool = False) -> Case:
+    """Bags of one table whose rows are looked up again as often as published ones are; `fits`: all of them are in memory."""
+    memory = 2 * BAGS_MEMORY if fits else max(LEAST_BAGS_MEMORY, int(BAGS_MEMORY * min(1.0, context.scale)))
+    limit = memory + 64 * MIB
+    pages = TIMES * (BAGS_MEMORY + 64 * MIB) // PAGE_BYTES
+    batches = math.ceil(HOT_REUSE[year] * 1.3 * pages / (HOT_BATCH * OPERATOR.lookups))
+    folder = context.path(f"hot-{year}")
+    trace = BagTrace(folder, OPERATOR.name, year, pages * PAGE_BYTES, batches, HOT_BATCH, cached_share=HOT_SHARE)
+    check_room(context, 4 * trace.touched_bytes)
+    spec: dict[str, Any] = {"trace": trace.facts_path, "ids": trace.ids_path, "memory": memory, "steps": HOT_STEPS}
+    title = f"sums of {OPERATOR.lookups} rows of {OPERATOR.row_bytes} B, batches of {HOT_BATCH}, reuse as published in {year}"
+    if fits:
+        return Case(
+            f"hot-{year}-fits",
+            f"{title}; all rows in our cache, budget {memory >> 20} MiB",
+            "IOPS",
+            [
+                Leg(OURS, "tables.hot", {**spec, "all_rows": True}),
+                Leg(MEMORY, "tables.hot_in_memory", {**spec, "mode": "torch"}),
+            ],
+            [Comparison(OURS, (MEMORY,), MEMORY, 0.5)],
+            files=[trace],
+            turned=True,
+            notes=("The rate counts row numbers looked up. The first half of the batches warms the cache up.",),
+        )
+    return Case(
+        f"hot-{year}",
+        f"{title}; cache of {HOT_SHARE:.0%} of the rows looked up, {HOT_KNOWN} batches known; pages of "
+        f"{trace.touched_bytes >> 20} MiB, budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
+        "IOPS",
+        [
+            Leg(OURS, "tables.hot", {**spec, "known": HOT_KNOWN}, limited=True),
+            Leg(S3_FIFO, "tables.hot", spec, limited=True),
+            *limit_legs(context, SECTOR),
+        ],
+        [
+            Comparison(OURS, (), FORESEEN, 1 / 1.3, overlapped=SECTOR),
+            Comparison(S3_FIFO, (), f"{FORESEEN}; S3-FIFO alone", overlapped=SECTOR),
+        ],
+        Bound(note="the pages that a cache which knows the future misses, and processor time"),
+        [trace, limit_file(context)],
+        limit_over_bytes=memory,
+        notes=(
+            "The rate counts row numbers looked up. The first half of the batches warms the cache up.",
+            "Misses of the bound are those of Belady's policy with batches as its steps and the same number of rows. Where "
+            "several rows of a page are missed by a batch, the page is read once.",
+        ),
+    )
+
+
 BUILDERS: dict[str, Callable[[Context], Case]] = {
     "table-train": train,
     "table-rows": table_rows,
@@ -177,4 +292,11 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
         for k in (0, 1, 2)
     },
     "bags-RMC1-K1-fits": lambda context: bags(context, "RMC1", 1, fits=True),
+    **{
+        f"model-{name}-{kind.replace('=', '')}": (lambda context, name=name, kind=kind: model(context, name, kind))  # type: ignore[misc]
+        for name in MODELS
+        for kind in ("uniform", "K=1")
+    },
+    **{f"hot-{year}": (lambda context, year=year: hot(context, year)) for year in HOT_REUSE},  # type: ignore[misc]
+    "hot-2021-fits": lambda context: hot(context, "2021", fits=True),
 }

@@ -139,25 +139,30 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class BagTrace:
-    """Batches of row numbers as the RecSSD paper draws them, `ids-K.npy` and `trace-K.json`, beside the tables and the database
-    that traces of one folder share."""
+    """Batches of row numbers, `ids-KIND.npy` and `trace-KIND.json`, beside the tables and the database that traces of one folder
+    share."""
 
     path: str
     model: str
-    k: int
+    kind: str
+    """`K=0`, `K=1`, `K=2` as the RecSSD paper draws them, `uniform`, or the year of a published histogram of reuse."""
     touched_bytes: int
-    """Of the pages that the rows lie on, one row a page."""
+    """At least, of the pages that the rows lie on; of `K=...` with one row a page."""
     batches: int
     batch_size: int
     seed: int = 123
+    database: bool = False
+    """Whether RocksDB has the rows too."""
+    cached_share: float = 0.0
+    """Of the rows that are looked up: the facts then tell what a cache that knows the future reads, with this many rows."""
 
     @property
     def facts_path(self) -> str:
-        return f"{self.path}/trace-{self.k}.json"
+        return f"{self.path}/trace-{self.kind}.json"
 
     @property
     def ids_path(self) -> str:
-        return f"{self.path}/ids-{self.k}.npy"
+        return f"{self.path}/ids-{self.kind}.npy"
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,9 @@ class Comparison:
     `passes`: against the device, where all bytes go over it several times: accesses such as `read` and `write`, one after
     another, each at the speed of its fastest leg of the round. Rivals are the legs of these accesses, and both sides are told in
     bytes.
+    `overlapped`: against the longest of what can go on at once. Rivals are the parts of the work, each by itself; ours where
+    there are none. Those that tell `reads` count as requests of this access at the device's limit, others by their seconds, and
+    all by their processor time on all cores.
     """
 
     ours: str
@@ -212,6 +220,7 @@ class Comparison:
     headline: bool = False
     """A line of the table in bench/README.md."""
     passes: tuple[str, ...] = ()
+    overlapped: str = ""
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,8 @@ def compare_run(run: Run, comparison: dict[str, Any]) -> Ratio | None:
     ours = leg_of(run, comparison["ours"])
     own = rates(run, ours) if ours else []
     rivals = [leg for name in comparison["rivals"] if (leg := leg_of(run, name)) is not None]
+    if ours is not None and comparison.get("overlapped"):
+        return compare_overlapped(run, ours, rivals, comparison["overlapped"])
     if ours is None or not any(own) or not rivals:
         return None
     if comparison.get("passes"):
@@ -141,6 +143,32 @@ def compare_passes(run: Run, own: list[float | None], accesses: list[str]) -> Ra
         rate * sum(1 / speed for speed in found if speed) for rate, found in zip(own, speeds, strict=False) if rate and all(found)
     ]
     return Ratio(f"the device: {', '.join(accesses)}", tuple(rounds)) if rounds else None
+
+
+def compare_overlapped(run: Run, ours: Leg, rivals: list[Leg], access: str) -> Ratio | None:
+    """The longest of reading, computing and what a rival takes, each for the work of ours, over the seconds of ours."""
+    names, ratios, request_bytes = [], [], int(access.split()[1])
+    for number, (outcome, speed) in enumerate(zip(ours["rounds"], limits(run, access), strict=False)):
+        others = {leg["name"]: leg["rounds"][number] for leg in rivals or [ours] if number < len(leg["rounds"])}
+        if speed and outcome["status"] == "ok" and all(one["status"] == "ok" for one in others.values()):
+            needed = overlapped_seconds(
+                {name: one["result"] for name, one in others.items()}, speed / request_bytes, run["machine"]["cores"]
+            )
+            name = max(needed, key=lambda one: needed[one])
+            names.append(name)
+            ratios.append(needed[name] / samples(outcome).median * outcome["result"]["work"])
+    return Ratio(Counter(names).most_common(1)[0][0], tuple(ratios)) if ratios else None
+
+
+def overlapped_seconds(results: dict[str, dict[str, Any]], requests_a_second: float, cores: int) -> dict[str, float]:
+    """Of a unit of work: of parts that read, the device; of the others, their seconds; and all cores, busy with all parts."""
+    needed = {"the cores": sum(one["cpu_seconds"] / one["work"] for one in results.values()) / cores}
+    for name, one in results.items():
+        if "reads" in one:
+            needed["the device"] = one["reads"] / requests_a_second / one["work"]
+        else:
+            needed[name] = sum(one["seconds"]) / one["work"]
+    return needed
 
 
 def rate_in(run: Run, leg: Leg, number: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Look-ups in embedding tables, by every contestant of `table-rows` and `bags-*`."""
+"""Look-ups in embedding tables, by every contestant of `table-rows`, `bags-*`, `model-*` and `hot-*`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from outcore.embedding_bench.models import MODELS
 
 from legs.measure import Array, cold, processor_seconds, sampled
 from legs.rows import least_sectors, rows_error, seed_of
@@ -22,7 +24,15 @@ Sums = Callable[[Sequence[Array], int, Sequence[int]], list[Array]]
 """The sums of a batch of the ids of each table: batch size, and look-ups of each table."""
 
 
-IMPORTS = {"torch": ("torch",), "pages": ("torch", "outcore.embedding_bench.modes"), "rocksdb": ("rocksdict",)}
+MODEL_IMPORTS = ("torch", "outcore.embedding", "outcore.embedding_bench.networks")
+IMPORTS = {
+    "torch": ("torch",),
+    "pages": ("torch", "outcore.embedding_bench.modes"),
+    "rocksdb": ("rocksdict",),
+    "model": MODEL_IMPORTS,
+    "network": MODEL_IMPORTS,
+    "look-ups": MODEL_IMPORTS,
+}
 """Of each contestant; outcore's own otherwise."""
 
 
@@ -69,7 +79,7 @@ def bags(spec: Spec) -> Result:
     warm = len(ids) // 2
     paths = told["paths"]
     cold(paths)
-    sums: Sums = MODES[spec["mode"]](paths, told["dim"], spec)
+    sums: Sums = CONTESTANTS[spec["mode"]](paths, told["dim"], spec)
     error, seconds, done, cpu = 0.0, 0.0, 0, 0.0
     began = time.perf_counter()
     for batch in itertools.islice(batches, warm):
@@ -88,6 +98,127 @@ def bags(spec: Spec) -> Result:
             break
     facts = getattr(sums, "facts", dict)()
     return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done * len(ids[0])), "batches": done, "error": error, **facts}
+
+
+def hot(spec: Spec) -> Result:
+    """Sums of a trace of which few rows are in memory, batch after batch. The first half of the batches warms the cache up.
+
+    `steps`: batches that are looked up ahead; `known`: batches that the cache knows ahead, 0 for none.
+    """
+    import outcore as oc
+    from outcore.embedding import Feature, TableSet, look_ahead
+
+    oc.configure(memory=spec["memory"])
+    told = json.loads(Path(spec["trace"]).read_text())
+    ids, steps = np.load(spec["ids"], mmap_mode="r"), spec["steps"]
+    size, warm = told["batch_size"], len(ids) // 2
+    cold(told["paths"])
+    rows = told["facts"]["unique_rows"] if spec.get("all_rows") else told["cached_rows"]
+    cache = rows * (4 * told["dim"] + CACHED_BESIDE_BYTES)
+    tables = TableSet(told["paths"], cache=cache, reading=spec["memory"] // 4)
+
+    def features(number: int) -> list[Feature]:
+        return [Feature(0, np.array(ids[number]).reshape(size, -1))]
+
+    def submitted() -> Iterator[tuple[int, list[Array]]]:
+        coming = deque(tables.submit(features(number)) for number in range(steps))
+        for number in range(len(ids)):
+            yield number, coming.popleft().result()
+            if number + steps < len(ids):
+                coming.append(tables.submit(features(number + steps)))
+
+    def reads() -> int:
+        return sum(one.units_read for one in tables.statistics.values())
+
+    started, used, before = 0.0, 0.0, 0
+    known = spec.get("known")
+    going = look_ahead(tables, range(len(ids)), features, steps=steps, known=known) if known else submitted()
+    found: list[Array] = []
+    for number, found in going:  # noqa: B007 - the last one is checked
+        if number == warm - 1:
+            started, used, before = time.perf_counter(), processor_seconds(), reads()
+    seconds, cpu, done = time.perf_counter() - started, processor_seconds() - used, len(ids) - warm
+    error = worst(found, [np.array(ids[-1])], told["paths"], told["lookups"])
+    # What was read ahead before the clock started is no part of the work.
+    facts = {"units_read": reads() - before, "reads": sum(told["reads"][warm + steps :]), "batches": done}
+    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done * ids[0].size), "error": error, **facts}
+
+
+def hot_in_memory(spec: Spec) -> Result:
+    """The same batches by torch.nn.EmbeddingBag on the whole table in memory."""
+    import torch
+
+    told = json.loads(Path(spec["trace"]).read_text())
+    ids, size = np.load(spec["ids"], mmap_mode="r"), told["batch_size"]
+    (path,) = told["paths"]
+    table = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(np.load(path)), mode="sum")
+    batches = [torch.from_numpy(np.array(one).reshape(size, -1)) for one in ids]
+    started, used, warm = 0.0, 0.0, len(batches) // 2
+    with torch.inference_mode():
+        for number, batch in enumerate(batches):
+            if number == warm:
+                started, used = time.perf_counter(), processor_seconds()
+            found = table(batch)
+    seconds, cpu = time.perf_counter() - started, processor_seconds() - used
+    error = worst([found.numpy()], [np.array(ids[-1])], [path], told["lookups"])
+    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float((len(ids) - warm) * ids[0].size), "error": error}
+
+
+def model(spec: Spec) -> Result:
+    """A recommender over a trace: batches are looked up while the network computes those before.
+
+    Modes `network` and `look-ups`: one without the other. The network's sums are then those of one batch, in memory.
+    """
+    import outcore as oc
+    import torch
+    from outcore.embedding import Feature, TableSet
+    from outcore.embedding_bench.networks import Model
+
+    oc.configure(memory=spec["memory"])
+    told = json.loads(Path(spec["trace"]).read_text())
+    ids, size = np.load(spec["ids"], mmap_mode="r"), told["batch_size"]
+    ends = np.cumsum([size * count for count in told["lookups"]])
+    shape = MODELS[spec["model"]]
+    cold(told["paths"])
+    network = Model(shape, lambda lookups: []).eval().network
+    dense = torch.rand(size, shape.dense, generator=torch.Generator().manual_seed(0))
+    tables = TableSet(told["paths"], cache=spec["cache"], reading=spec["memory"] // 4)
+
+    def asked(number: int) -> list[Array]:
+        return np.split(np.array(ids[number]), ends[:-1])
+
+    def sums() -> Iterator[list[Array]]:
+        if spec["mode"] == "network":
+            yield from itertools.repeat(submit(0).result(), len(ids))
+            return
+        coming = deque(submit(number) for number in range(spec["ahead"]))
+        for number in range(len(ids)):
+            yield coming.popleft().result()
+            if number + spec["ahead"] < len(ids):
+                coming.append(submit(number + spec["ahead"]))
+
+    def submit(number: int) -> Any:
+        return tables.submit([Feature(table, part.reshape(size, -1)) for table, part in enumerate(asked(number))])
+
+    def reads() -> int:
+        return sum(one.units_read for one in tables.statistics.values())
+
+    warm, begun = len(ids) // 2, time.perf_counter()
+    started, used, before, done = begun, 0.0, 0, 0
+    with torch.inference_mode():
+        for number, found in enumerate(sums()):
+            if spec["mode"] != "look-ups":
+                network(dense, [torch.from_numpy(rows) for rows in found])
+            elapsed = time.perf_counter() - started
+            done += number > warm
+            if done and elapsed > spec["seconds"]:
+                break
+            if number == warm or (number < warm and elapsed > spec["seconds"]):
+                warm, started, used, before = number, time.perf_counter(), processor_seconds(), reads()
+    seconds, cpu, read = time.perf_counter() - started, processor_seconds() - used, reads() - before
+    error = worst(found, asked(0 if spec["mode"] == "network" else number), told["paths"], told["lookups"])
+    facts = {"prepare_s": started - begun, "error": error, **({} if spec["mode"] == "network" else {"reads": read})}
+    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done * size), **facts}
 
 
 def worst(found: Sequence[Array], batch: Sequence[Array], paths: Sequence[str], lookups: Sequence[int]) -> float:
@@ -254,4 +385,9 @@ def rocksdb_options(cache_bytes: int) -> Any:
     return options
 
 
-MODES: dict[str, Callable[[Sequence[str], int, Spec], Sums]] = {"ours": Ours, "torch": Torch, "pages": Pages, "rocksdb": RocksDB}
+CONTESTANTS: dict[str, Callable[[Sequence[str], int, Spec], Sums]] = {
+    "ours": Ours,
+    "torch": Torch,
+    "pages": Pages,
+    "rocksdb": RocksDB,
+}

@@ -137,3 +137,34 @@ def test_bytes_are_a_sample_however_many_samples_a_leg_took() -> None:
 
 def test_cpu_share_counts_the_calls_in_a_sample() -> None:
     assert results.cpu_share(leg("x", ok(0, 0.5, 0.5, cpu_seconds=2.0, calls_per_sample=4))) == 0.5
+
+
+def test_what_goes_on_at_once_is_held_against_the_longest_of_it() -> None:
+    ours = leg("outcore", *(ok(number, 4.0, work=100.0) for number in range(3)))
+    # For the work of ours: the device 1, 0.5 and 0.5 s at a million requests a second, two cores 0.75, 1.5 and 0.75 s in all, and
+    # the network 0.2, 0.2 and 2 s.
+    reads = leg("reads", *(ok(n, 9.0, work=50.0, reads=r, cpu_seconds=0.5) for n, r in enumerate((500_000, 250_000, 250_000))))
+    network = leg(
+        "network",
+        ok(0, 0.1, work=50.0, cpu_seconds=0.25),
+        ok(1, 0.1, work=50.0, cpu_seconds=1.0),
+        ok(2, 1.0, work=50.0, cpu_seconds=0.25),
+    )
+    limit = device("randread 4096", 4.096, 4.096, 4.096)
+    made = {**case(ours, reads, network, limit, rivals=("reads", "network")), "rounds": 3}
+    made["comparisons"][0]["overlapped"] = "randread 4096"
+    found = compared(made)
+    assert found is not None and found.rounds == pytest.approx((0.25, 0.375, 0.5))
+    network["rounds"][2] = ended(2, "killed", 1.0)
+    found = compared(made)
+    assert found is not None and len(found.rounds) == 2
+
+
+def test_without_parts_ours_tells_of_its_own_reads_and_processor_time() -> None:
+    ours = leg(
+        "outcore", ok(0, 4.0, work=100.0, reads=2_000_000, cpu_seconds=2.0), ok(1, 4.0, work=1.0, reads=0, cpu_seconds=4.0)
+    )
+    made = case(ours, device("randread 4096", 4.096, 4.096), rivals=())
+    made["comparisons"][0]["overlapped"] = "randread 4096"
+    found = compared(made)
+    assert found is not None and found.rounds == pytest.approx((0.5, 0.5))

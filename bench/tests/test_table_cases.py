@@ -9,7 +9,7 @@ import pytest
 from outcore.embedding_bench.models import MODELS
 
 from cases import BUILDERS
-from cases.tables import BATCH, NO_CACHE, OURS, TIMES, bag_trace
+from cases.tables import BATCH, HOT_REUSE, MODEL_BATCH, NO_CACHE, OURS, TIMES, bag_trace
 from harness import runner, traces
 from harness.model import GIB, KIB, MIB, BagTrace, Context, Skip
 from legs import tables
@@ -50,13 +50,13 @@ def test_every_contestant_adds_up_the_same_rows(trace: BagTrace, mode: str, more
 
 
 def test_wrong_sums_are_seen(trace: BagTrace, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = tables.MODES["ours"]
+    ours = tables.CONTESTANTS["ours"]
 
     def wrong(*given: Any) -> tables.Sums:
         sums = ours(*given)
         return lambda *batch: [rows[::-1] for rows in sums(*batch)]
 
-    monkeypatch.setitem(tables.MODES, "ours", wrong)
+    monkeypatch.setitem(tables.CONTESTANTS, "ours", wrong)
     assert tables.bags(spec_of(trace, "ours"))["error"] > runner.LARGEST_ERROR
 
 
@@ -79,3 +79,50 @@ def test_cases_have_the_sizes_of_the_protocol(model: str, k: int) -> None:
 def test_traces_of_a_model_share_its_tables_and_one_that_fits_has_its_own() -> None:
     paths = {name: case(Context("x")).files[0].path for name, case in BUILDERS.items() if name.startswith("bags-RMC1")}
     assert paths["bags-RMC1-K0"] == paths["bags-RMC1-K1"] != paths["bags-RMC1-K1-fits"]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "K=1"])
+@pytest.mark.parametrize("name", ["NCF", "DIEN"])
+def test_a_model_looks_up_what_its_network_needs(tmp_path: Path, name: str, kind: str) -> None:
+    pytest.importorskip("torch")
+    made = BagTrace(str(tmp_path), name, kind, 2 * MIB, 12, 8)
+    traces.make(made, Path("/"))
+    paths = {"trace": made.facts_path, "ids": made.ids_path, "folder": made.path}
+    spec = {**paths, "model": name, "memory": 32 * MIB, "cache": CACHE, "seconds": 5.0, "ahead": 3}
+    found = {mode: tables.model({**spec, "mode": mode}) for mode in ("model", "network", "look-ups")}
+    assert all(one["error"] < runner.LARGEST_ERROR and one["work"] == 5 * 8 for one in found.values())
+    assert found["model"]["reads"] > 0 and found["look-ups"]["reads"] > 0 and "reads" not in found["network"]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "K=1"])
+@pytest.mark.parametrize("name", MODELS)
+def test_pages_of_a_model_exceed_the_limit(name: str, kind: str) -> None:
+    case = BUILDERS[f"model-{name}-{kind.replace('=', '')}"](Context("x"))
+    made = case.files[0]
+    assert isinstance(made, BagTrace) and made.touched_bytes >= TIMES * 128 * MIB and made.batch_size == MODEL_BATCH
+    spec, _ = traces.spec_of(made)
+    assert spec.table_bytes >= made.touched_bytes and spec.lookups == MODELS[name].lookups
+
+
+@pytest.mark.parametrize("year", HOT_REUSE)
+def test_hot_rows_are_read_once_where_all_fit_and_what_is_foreseen_otherwise(tmp_path: Path, year: str) -> None:
+    made = BagTrace(str(tmp_path), "SLS", year, 3 * MIB, 40, 4, cached_share=0.05)
+    traces.make(made, Path("/"))
+    told = json.loads(Path(made.facts_path).read_text())
+    assert told["facts"]["touched_bytes"] >= made.touched_bytes
+    spec = {"trace": made.facts_path, "ids": made.ids_path, "memory": 32 * MIB, "steps": 2}
+    found = {"ahead": tables.hot({**spec, "known": 8}), "alone": tables.hot(spec)}
+    assert all(one["error"] < runner.LARGEST_ERROR and one["units_read"] >= one["reads"] > 0 for one in found.values())
+    everything = tables.hot({**spec, "all_rows": True})
+    assert everything["units_read"] < found["alone"]["units_read"]
+    pytest.importorskip("torch")
+    assert tables.hot_in_memory(spec)["error"] < runner.LARGEST_ERROR
+
+
+def test_a_cache_that_knows_the_future_reads_least() -> None:
+    batches = np.array([[0, 1], [2, 3], [0, 2], [0, 1], [3, 2]])
+    # Two rows are kept: 0 and 1 of the first batch, 0 and 2 after the second, 0 and 1 or 2 after the third, 2 to the end.
+    reads, capacity = traces.foreseen_reads(batches, 0.5, 1)
+    assert (reads, capacity) == ([2, 2, 0, 1, 1], 2)
+    assert traces.foreseen_reads(batches, 1.0, 1)[0] == [2, 2, 0, 0, 0]
+    assert traces.foreseen_reads(batches, 0.0, 4)[0] == [1] * 5

@@ -455,9 +455,24 @@ class TableSet:
         return np.concatenate(results, axis=1) if concatenate else results
 
     def submit(self, features: Sequence[Feature], *, time: int | None = None) -> PendingLookUp:
-        """The same on a thread of the set, while the caller computes. `time` is what `prefetch` returned for these features."""
+        """The same on a thread of the set, while the caller computes. `time` is what `announce` or `prefetch` returned for these
+        features."""
         asked = self._asked(features)
         return PendingLookUp(self._served.native.submit([one.native for one in asked], time), [one.out for one in asked])
+
+    def announce(self, features: Sequence[Feature]) -> int:
+        """Tells what will be looked up: of the rows in memory, those stay that are looked up next. What it returns is passed to
+        `submit`, in the order of the announcements. Takes 96 bytes of memory for each different row until then.
+
+        Raises
+        ------
+        ArgumentError, OverBudgetError
+        """
+        return self._served.native.announce([one.native for one in self._asked(features)])
+
+    def withdraw(self, time: int) -> None:
+        """What was announced for this time and before will not be looked up."""
+        self._served.native.withdraw(time)
 
     def prefetch(self, features: Sequence[Feature]) -> int:
         """Reads rows into memory that are looked up soon, where they stay until then if there is room, and waits for the reads.

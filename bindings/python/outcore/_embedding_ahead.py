@@ -1,10 +1,9 @@
-"""Batches whose rows are read before their turn."""
+"""Look-ups that go on before their turn."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ._embedding import Feature, PendingLookUp, TableSet
@@ -19,12 +18,12 @@ def look_ahead(
     features: Callable[[Batch], Sequence[Feature]],
     *,
     steps: int = 4,
+    known: int | None = None,
 ) -> Iterator[tuple[Batch, list[Any]]]:
     """Goes through batches, such as those of an `outcore.data.Loader`, each with the rows that it looks up.
 
-    The rows of the next batches are read while the caller computes, and stay in the cache until their turn: which of them are
-    needed again soonest is known, so those that are needed last are evicted. The look-up of the next batch goes on beside the
-    caller, too::
+    The next batches are looked up while the caller computes. Of the rows in memory those stay that the batches known so far look
+    up next: rows that are needed last are evicted first (Belady, IBM Systems Journal 1966). ::
 
         for batch, (users, items) in look_ahead(tables, loader, features):
             ...
@@ -34,11 +33,15 @@ def look_ahead(
     tables : TableSet
         Opened for reading: of tables that are trained, what is looked up early would be older than the last step.
     batches : iterable
-        It is asked for `steps` batches more than have been returned.
+        It is asked for `known` batches more than have been returned.
     features : callable
         What a batch looks up. Results are in the order of the features.
     steps : int
-        How many batches ahead rows are read. Their rows should fit the cache.
+        How many batches are looked up ahead, which is how many results there are at a time.
+    known : int, optional
+        How many batches ahead the cache knows what is looked up; as many as are looked up ahead by default, and at least. The more
+        of them, the fewer rows are read, until all rows in the cache have a known use. Each takes 96 bytes of memory for each
+        different row that it looks up.
 
     Yields
     ------
@@ -47,40 +50,36 @@ def look_ahead(
 
     Raises
     ------
-    Those of `TableSet.look_up`, when the batch has its turn or earlier; those of `batches`.
+    Those of `TableSet.look_up` and `TableSet.announce`, when the batch has its turn or earlier; those of `batches`.
     """
     if steps < 1:
-        raise ArgumentError(f"steps={steps}: rows are read at least one batch ahead")
+        raise ArgumentError(f"steps={steps}: rows are looked up at least one batch ahead")
     if any(table.writable for table in tables):
         raise ArgumentError("rows of writable tables change between a look-up ahead of time and its turn")
-    known: deque[tuple[Batch, Sequence[Feature], Future[int]]] = deque()
+    announced: deque[tuple[Batch, Sequence[Feature], int]] = deque()
     coming: deque[tuple[Batch, PendingLookUp]] = deque()
-    source = iter(batches)
-    reader = ThreadPoolExecutor(1, "outcore-ahead")
+    source, time = iter(batches), 0
 
-    def read_on() -> None:
-        while len(known) < steps:
+    def go_on() -> None:
+        nonlocal time
+        while len(announced) + len(coming) < max(steps, known or 0):
             try:
                 batch = next(source)
             except StopIteration:
-                return
+                break
             asked = features(batch)
-            known.append((batch, asked, reader.submit(tables.prefetch, asked)))
-
-    def begin_look_up() -> None:
-        batch, asked, read = known.popleft()
-        coming.append((batch, tables.submit(asked, time=read.result())))
+            time = tables.announce(asked)
+            announced.append((batch, asked, time))
+        while announced and len(coming) < steps:
+            batch, asked, its_time = announced.popleft()
+            coming.append((batch, tables.submit(asked, time=its_time)))
 
     try:
-        read_on()
-        while known or coming:
-            if not coming:
-                begin_look_up()
-                read_on()
-            if known and known[0][2].done():
-                begin_look_up()
+        go_on()
+        while coming:
             batch, rows = coming.popleft()
-            yield batch, rows.result()
-            read_on()
+            found = rows.result()
+            go_on()
+            yield batch, found
     finally:
-        reader.shutdown(cancel_futures=True)
+        tables.withdraw(time)

@@ -159,6 +159,21 @@ impl Tables {
         self.begin(work)
     }
 
+    /// Rows that will be looked up; the time of their use.
+    fn announce(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<u64> {
+        let set = self.0.get()?;
+        let call = Call::of(&asked)?;
+        py.detach(|| set.announce(&call.features()))
+            .map_err(to_python)
+    }
+
+    /// What was announced for this time and before will not be looked up.
+    fn withdraw(&self, py: Python<'_>, time: u64) -> PyResult<()> {
+        let set = self.0.get()?;
+        py.detach(|| set.withdraw(time));
+        Ok(())
+    }
+
     /// Reads rows ahead of their use, and returns when they are in memory; the time of their use.
     fn prefetch(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<u64> {
         let set = self.0.get()?;

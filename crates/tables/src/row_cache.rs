@@ -332,6 +332,11 @@ impl RowCache {
             .will_use(row, (slot != NO_SLOT).then_some(slot), time);
     }
 
+    /// What is used at this time is looked up now.
+    pub(crate) fn begin(&mut self, time: u64) {
+        self.policy.begin(time);
+    }
+
     /// What was to be used at this time or before was used, or will not be.
     pub(crate) fn passed(&mut self, time: u64) {
         self.policy.passed(time);

@@ -23,6 +23,9 @@ pub(crate) const OPTIONS: GatherOptions = GatherOptions {
 /// Of a call, what is not counted: as much as it takes for itself.
 const UNCOUNTED_BYTES: u64 = 1 << 20;
 
+/// Of a row that will be looked up: its time and number, and its entries in the tables of the policy.
+const USE_BYTES: u64 = 96;
+
 /// A table with its rows in memory.
 #[derive(Clone)]
 pub(crate) struct Served {
@@ -116,6 +119,18 @@ impl Service {
             )),
             false => Ok(None),
         }
+    }
+
+    /// Memory for what is known of uses to come.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`].
+    pub(crate) fn hold_uses(&self, uses: usize) -> Result<Reservation> {
+        let bytes = uses as u64 * USE_BYTES;
+        Ok(self
+            .outer
+            .engine()
+            .reserve("rows that will be looked up", bytes.max(1))?)
     }
 
     pub(crate) fn is_full(&self, window: &Window) -> bool {

@@ -17,10 +17,12 @@
 //! After Wilkening et al., RecSSD: Near Data Processing for Solid State Drive Based Recommendation
 //! Inference (ASPLOS 2021), whose host side this is.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use outcore_core::{Error, Result, Session};
+use outcore_device::Locked;
 use outcore_engine::Reservation;
 use outcore_engine::cache::PolicyKind;
 
@@ -80,10 +82,22 @@ pub(crate) struct Inner {
     shares: Shares,
     threads: usize,
     time: AtomicU64,
+    /// Memory of what is known of look-ups to come, by their times.
+    announced: Mutex<VecDeque<(u64, Reservation)>>,
     /// Tables that were served, ever.
     pub(crate) ids: AtomicU32,
     _reading: Reservation,
     _cache: Reservation,
+}
+
+impl Inner {
+    /// What was known of look-ups up to this time is over.
+    fn forget(&self, time: u64) {
+        let mut announced = self.announced.locked();
+        while announced.front().is_some_and(|(first, _)| *first <= time) {
+            announced.pop_front();
+        }
+    }
 }
 
 /// What was done with a table since it was opened.
@@ -156,6 +170,7 @@ impl TableSet {
             service,
             threads: serving.readers,
             time: AtomicU64::new(0),
+            announced: Mutex::default(),
             _reading: reading,
             _cache: held,
         };
@@ -273,14 +288,48 @@ impl TableSet {
             out.check(table.name(), bagged.bags(), table.dim())?;
         }
         let _shared = shared(&tables, features.iter().map(|feature| feature.table));
+        if let Some(time) = time {
+            for feature in features {
+                tables[feature.table].cache.changed().begin(time);
+            }
+        }
         let failures = Call::new(service, &tables, features, &bagged, out).run(go_on)?;
         shares.note(&tables, features, &bagged);
         if let Some(time) = time {
-            for feature in features {
-                tables[feature.table].cache.changed().passed(time);
-            }
+            self.withdraw(time);
         }
         Ok(failures)
+    }
+
+    /// Rows that are going to be looked up: of the rows in memory those stay that are looked up next. The
+    /// time at which they are, for [`look_up_at`](TableSet::look_up_at); times are to be used in this order.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`]; as [`look_up`](TableSet::look_up) for ids that are no rows.
+    pub fn announce(&self, features: &[Feature<'_>]) -> Result<u64> {
+        let service = &self.inner.service;
+        let tables = service.tables();
+        let _numbers = service.hold_numbers(features.iter().map(Feature::held_bytes).sum())?;
+        let bagged = bagged(&tables, features)?;
+        let mut announced = self.inner.announced.locked();
+        let held = service.hold_uses(bagged.iter().map(|one| one.rows.len()).sum())?;
+        let time = self.inner.time.fetch_add(1, Ordering::Relaxed) + 1;
+        announced.push_back((time, held));
+        for (feature, bagged) in features.iter().zip(&bagged) {
+            for rows in bagged.rows.chunks(BLOCK) {
+                let mut cache = tables[feature.table].cache.changed();
+                rows.iter().for_each(|&row| cache.will_use(row, time));
+            }
+        }
+        Ok(time)
+    }
+
+    /// What was announced for this time and before will not be looked up, or is over.
+    pub fn withdraw(&self, time: u64) {
+        for served in self.inner.service.tables().iter() {
+            served.cache.changed().passed(time);
+        }
+        self.inner.forget(time);
     }
 
     /// Reads rows that are going to be looked up into memory, where they stay until then if there is room;
@@ -294,8 +343,8 @@ impl TableSet {
         features: &[Feature<'_>],
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<u64> {
-        let time = self.inner.time.fetch_add(1, Ordering::Relaxed) + 1;
-        self.read_ahead(features, Some(time), go_on)?;
+        let time = self.announce(features)?;
+        self.load(features, go_on)?;
         Ok(time)
     }
 
@@ -305,15 +354,6 @@ impl TableSet {
     /// # Errors
     /// As [`look_up`](TableSet::look_up).
     pub fn load(&self, features: &[Feature<'_>], go_on: &mut dyn FnMut() -> bool) -> Result<()> {
-        self.read_ahead(features, None, go_on)
-    }
-
-    fn read_ahead(
-        &self,
-        features: &[Feature<'_>],
-        time: Option<u64>,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<()> {
         let service = &self.inner.service;
         let tables = service.tables();
         let _numbers = service.hold_numbers(features.iter().map(Feature::held_bytes).sum())?;
@@ -323,15 +363,9 @@ impl TableSet {
         for (feature, bagged) in features.iter().zip(&bagged) {
             let served = &tables[feature.table];
             for rows in bagged.rows.chunks(BLOCK) {
-                let mut cache = served.cache.changed();
-                for &row in rows {
-                    if let Some(time) = time {
-                        cache.will_use(row, time);
-                    }
-                    if cache.slots() > 0 && cache.find(row) == NO_SLOT {
-                        missing.push(row);
-                    }
-                }
+                let cache = served.cache.seen();
+                let is_missing = |row: &u64| cache.slots() > 0 && cache.find(*row) == NO_SLOT;
+                missing.extend(rows.iter().copied().filter(is_missing));
                 drop(cache);
                 for row in missing.drain(..) {
                     window.miss(feature.table as u32, served, row);

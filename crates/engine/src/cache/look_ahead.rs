@@ -44,6 +44,8 @@ pub struct LookAhead<P> {
     uses: VecDeque<Use>,
     first: u64,
     keys: KeyMap<Known>,
+    /// Uses at this time and before are going on or over.
+    begun: Option<u64>,
     /// Next uses of known slots. An entry is stale unless it is what its slot says.
     farthest: BinaryHeap<(u64, u32)>,
     known_slots: usize,
@@ -89,6 +91,7 @@ impl<P: Policy> LookAhead<P> {
             uses: VecDeque::new(),
             first: 0,
             keys: KeyMap::default(),
+            begun: None,
             farthest: BinaryHeap::new(),
             known_slots: 0,
         }
@@ -131,6 +134,11 @@ impl<P: Policy> LookAhead<P> {
         });
     }
 
+    /// The uses at this time are going on: what a newcomer is worth to them is over once it is read.
+    pub fn begin(&mut self, time: u64) {
+        self.begun = self.begun.max(Some(time));
+    }
+
     /// The uses at this time and before are over, or will not happen; called after
     /// [`used`](Policy::used) for those of that time.
     pub fn passed(&mut self, time: u64) {
@@ -170,10 +178,23 @@ impl<P: Policy> LookAhead<P> {
         Some(self.uses[(known.first - self.first) as usize].time)
     }
 
+    /// The time of the first use of a key after those that are going on.
+    fn use_to_come(&self, key: u64) -> u64 {
+        let mut number = self.keys.get(&key).map_or(NO_USE, |known| known.first);
+        while number != NO_USE {
+            let found = &self.uses[(number - self.first) as usize];
+            if Some(found.time) > self.begun {
+                return found.time;
+            }
+            number = found.next;
+        }
+        UNKNOWN
+    }
+
     /// [`evict`](Policy::evict) for a newcomer: `None` also where every slot that could be evicted
     /// is used before the newcomer, which then is better not admitted.
     pub fn evict_for(&mut self, key: u64, may_evict: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        let next_use = self.next_use(key).unwrap_or(UNKNOWN);
+        let next_use = self.use_to_come(key);
         self.unknown
             .evict(may_evict)
             .or_else(|| self.evict_known(Some(next_use), may_evict))

@@ -407,6 +407,32 @@ fn a_newcomer_that_is_used_after_all_others_is_not_admitted() {
     assert_eq!(policy.evict(&mut |_| true), Some(0));
 }
 
+#[test]
+fn a_newcomer_is_worth_its_use_after_the_one_that_goes_on() {
+    let mut policy = LookAhead::new(Lru::new(2));
+    for (time, key) in [(1, 70), (1, 71), (1, 72), (2, 70), (3, 71), (4, 72)] {
+        policy.will_use(key, None, time);
+    }
+    policy.admitted(0, 70);
+    policy.admitted(1, 72);
+    assert_eq!(policy.evict_for(71, &mut |_| true), None, "all at once");
+    policy.begin(1);
+    policy.passed(0);
+    assert_eq!(
+        policy.evict_for(71, &mut |_| true),
+        None,
+        "their own use goes on"
+    );
+    policy.passed(1);
+    assert_eq!(policy.evict_for(71, &mut |_| true), Some(1));
+    policy.begin(3);
+    assert_eq!(
+        policy.evict_for(71, &mut |_| true),
+        None,
+        "is not used again"
+    );
+}
+
 /// What is read ahead and used once came by one access, as in a cache that looks at nothing.
 #[test]
 fn what_was_read_ahead_and_used_once_does_not_enter_the_main_queue() {
