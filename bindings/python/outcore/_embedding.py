@@ -462,7 +462,7 @@ class TableSet:
 
     def announce(self, features: Sequence[Feature]) -> int:
         """Tells what will be looked up: of the rows in memory, those stay that are looked up next. What it returns is passed to
-        `submit`, in the order of the announcements. Takes 96 bytes of memory for each different row until then.
+        `submit`, in the order of the announcements. Takes 96 bytes of memory for each id until then.
 
         Raises
         ------

@@ -41,7 +41,7 @@ def look_ahead(
     known : int, optional
         How many batches ahead the cache knows what is looked up; as many as are looked up ahead by default, and at least. The more
         of them, the fewer rows are read, until all rows in the cache have a known use. Each takes 96 bytes of memory for each
-        different row that it looks up.
+        id that it looks up.
 
     Yields
     ------

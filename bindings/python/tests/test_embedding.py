@@ -273,10 +273,10 @@ def test_batches_of_a_loader_have_their_rows_read_ahead(tmp_path: Path, session:
 
     cache = len(weight) // 4 * weight.shape[1] * 4
 
-    def read(steps: int) -> int:
+    def read(steps: int, known: int | None = None) -> int:
         tables = TableSet([path], cache=cache, session=session)
         seen = 0
-        for batch, (sums, rows) in embedding.look_ahead(tables, loader, features, steps=steps):
+        for batch, (sums, rows) in embedding.look_ahead(tables, loader, features, steps=steps, known=known):
             np.testing.assert_allclose(sums, weight[batch["ids"]].sum(1), rtol=1e-5, atol=1e-5)
             assert (rows == weight[batch["ids"][:, 0]]).all()
             seen += 1
@@ -288,6 +288,7 @@ def test_batches_of_a_loader_have_their_rows_read_ahead(tmp_path: Path, session:
         plain.look_up(features(batch))
     assert read(1) <= 1.1 * plain.statistics["0"].units_read
     assert read(4) <= 1.1 * plain.statistics["0"].units_read
+    assert read(1, known=32) < 0.9 * plain.statistics["0"].units_read
     tables = TableSet([path], session=session)
     ahead = embedding.look_ahead(tables, iter([np.arange(3), np.array([len(weight)])]), lambda ids: [Feature(0, ids)])
     with pytest.raises(errors.ArgumentError, match=f"none with the number {len(weight)}"):
@@ -297,6 +298,22 @@ def test_batches_of_a_loader_have_their_rows_read_ahead(tmp_path: Path, session:
     first.close()
     with pytest.raises(errors.ArgumentError, match="at least one batch"):
         next(embedding.look_ahead(tables, [], features, steps=0))
+
+
+def test_memory_of_announcements_is_counted_and_comes_back(tmp_path: Path, weight: np.ndarray) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, weight)
+    session = oc.Session(memory="16MiB", threads=1)
+    tables = TableSet([path], cache="1MiB", reading="2MiB", session=session)
+    ids = np.arange(30_000) % len(weight)  # 2.9 MB
+    for _ in range(20):
+        tables.withdraw(tables.announce([Feature(0, ids)]))
+        first = embedding.look_ahead(tables, (ids for _ in range(9)), lambda ids: [Feature(0, ids)], steps=1, known=3)
+        assert (next(first)[1][0] == weight[ids]).all()
+        first.close()
+    with pytest.raises(errors.OverBudgetError, match="rows that will be looked up"):
+        list(embedding.look_ahead(tables, (ids for _ in range(9)), lambda ids: [Feature(0, ids)], steps=1, known=9))
+    assert (tables.look_up([Feature(0, ids)])[0] == weight[ids]).all()
 
 
 @pytest.mark.parametrize(

@@ -553,6 +553,8 @@ fn tensors_of(session: &Session, path: &Path) -> Result<Vec<Tensor>> {
             "it is neither a .npy, a whole safetensors, a GGUF nor a packed file",
         ));
     }
+    // The text, and what it tells, for at most as long.
+    let _held = (session.engine()).reserve(&format!("the header of {object}"), 2 * len)?;
     let mut header = vec![0; len as usize];
     reader.read(&[8], header.len(), &mut header, || true)?;
     let tensors = safetensors::parse(&header, 8 + len)

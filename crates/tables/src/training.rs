@@ -205,8 +205,12 @@ impl TableSet {
                 rows.len()
             )));
         }
+        let bytes = rows.len() * 2 * size_of::<(u64, usize)>();
+        let _numbers = self.inner.service.hold_numbers(bytes as u64)?;
         // Of a row that comes twice, the last one counts.
-        let last: BTreeMap<u64, usize> = rows.iter().copied().zip(0..).collect();
+        let mut last: Vec<(u64, usize)> = rows.iter().copied().zip(0..).collect();
+        last.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
+        last.dedup_by_key(|(row, _)| *row);
         let (rows, places): (Vec<u64>, Vec<usize>) = last.into_iter().unzip();
         let mut step = Step::begin(self, &tables, table)?;
         if delta.is_some_and(|delta| delta <= step.writer.description.delta) {

@@ -70,6 +70,14 @@ const MOST_BYTES: u64 = 1 << 47;
 impl Versioned {
     pub(crate) fn open(session: &Session, path: &Path, for_writing: bool) -> Result<Versioned> {
         let object = path.display().to_string();
+        let (map_bytes, beside) = Version::map_bytes(path)?;
+        let what = format!("the map of {object}");
+        let of_writer = match for_writing {
+            true => map_bytes / size_of::<u32>() as u64 * VersionWriter::PAGE_STATE_BYTES,
+            false => 0,
+        };
+        let held = session.engine().reserve(&what, map_bytes + of_writer)?;
+        let _while_it_is_read = session.engine().reserve(&what, beside)?;
         let (mut versions, mut version) = match for_writing {
             true => {
                 let (versions, version) = VersionWriter::open(path)?;
@@ -84,14 +92,6 @@ impl Versioned {
             let reason = "its pages are not those of the table".to_owned();
             return Err(corrupt(&object, 0, reason).into());
         }
-        let of_writer = match for_writing {
-            true => VersionWriter::PAGE_STATE_BYTES,
-            false => 0,
-        };
-        let held = session.engine().reserve(
-            &format!("the map of {object}"),
-            pages * (size_of::<u32>() as u64 + of_writer),
-        )?;
         let map = std::mem::take(&mut version.map);
         let mode = match for_writing {
             true => Mode::ReadWrite,

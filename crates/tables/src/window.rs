@@ -1,5 +1,9 @@
 //! A part of a look-up: bags whose rows are read together.
 //!
+//! It is the request that an executor carries out: rows that are missing, and the places in the result that
+//! each of them is for. `Reading` reads the units of the rows from local files and leaves adding up to the
+//! caller; an executor where the data is could do both.
+//!
 //! Rows that are not in memory are listed once each, and so are the units that have them. Bags that need
 //! one of them wait, with copies of their rows that are in memory: the cache may change meanwhile.
 

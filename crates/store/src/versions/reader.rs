@@ -73,6 +73,16 @@ impl Version {
         Ok(read_head(folder)?.number)
     }
 
+    /// Bytes that [`open`](Version::open) takes for the map of the last version, and beside it while it reads
+    /// it.
+    ///
+    /// # Errors
+    /// As [`open`](Version::open).
+    pub fn map_bytes(folder: &Path) -> Result<(u64, u64), Error> {
+        let Head { pages, places, .. } = read_head(folder)?;
+        Ok((4 * pages, 4 * pages + places))
+    }
+
     /// The file of the pages.
     #[must_use]
     pub fn pages_path(&self) -> PathBuf {
