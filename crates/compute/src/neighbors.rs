@@ -17,6 +17,7 @@
 //! in f64 in a fixed order, so the result has the same bits for every budget, number of threads and
 //! processor.
 
+mod clusters;
 mod dense;
 mod grown;
 mod mutual;
@@ -39,6 +40,7 @@ use self::sparse::SparseSearch;
 use crate::linalg::of_two_types;
 use crate::pass::Rows;
 
+pub use self::clusters::nearest_rows_by_centers;
 pub use self::ring::{RingTimes, nearest_rows_over_ranks};
 
 /// What is looked for.
