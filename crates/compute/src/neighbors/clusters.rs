@@ -55,7 +55,7 @@ const BLOCK_QUERIES: u64 = 512;
 /// then what is near. It pays where there are many more queries than centres.
 ///
 /// ```
-#[doc = include_str!("setup.doctest")]
+#[doc = include_str!("../setup.doctest")]
 /// use outcore_compute::neighbors::{NeighborOptions, nearest_rows_by_centers};
 /// use outcore_kernels::Metric;
 ///
@@ -85,7 +85,9 @@ pub fn nearest_rows_by_centers(
         return nearest_rows(session, rows, queries, options, outputs);
     }
     if options.metric != Metric::Euclidean {
-        return Err(Error::value("clusters are told apart by Euclidean distances"));
+        return Err(Error::value(
+            "clusters are told apart by Euclidean distances",
+        ));
     }
     if outputs.checkpoint.is_some() {
         return Err(Error::value("a search by clusters leaves no checkpoint"));
@@ -127,7 +129,10 @@ fn arrays<T: Real>(
     // What does not fit is refused before anything is read.
     let order_bytes = Ordered::held_bytes(rows.rows().max(m));
     first.hold(order_bytes.max(Search::<T>::held_bytes(session, rows, &centers)));
-    first.note("rows", format!("by the nearest of {} centres", centers.count()));
+    first.note(
+        "rows",
+        format!("by the nearest of {} centres", centers.count()),
+    );
     let (within, rows) = (session.clone(), rows.clone());
     let work = move |stage: &mut Stage, plans: Vec<Plan>| {
         for plan in plans {
@@ -159,7 +164,11 @@ fn parts(of: &Ordered, most: u64) -> Vec<Part> {
         let rows = cut(ends[0]..ends[1], most).into_iter();
         rows.map(move |rows| Part { center, rows })
     };
-    of.starts.windows(2).enumerate().flat_map(of_center).collect()
+    of.starts
+        .windows(2)
+        .enumerate()
+        .flat_map(of_center)
+        .collect()
 }
 
 struct Search<T> {
@@ -294,7 +303,11 @@ impl<T: Real> Search<T> {
     fn list(&self, plan: &mut Plan, queries: &Part) -> Region {
         let bytes = self.options.k * NEIGHBOR_BYTES;
         let len = (queries.rows.end - queries.rows.start) * bytes;
-        Region::span(plan.extent(self.lists.extent()), queries.rows.start * bytes, len)
+        Region::span(
+            plan.extent(self.lists.extent()),
+            queries.rows.start * bytes,
+            len,
+        )
     }
 
     /// Queries meet the blocks of their own; then blocks are marked that may hold a neighbour.
@@ -337,32 +350,32 @@ impl<T: Real> Search<T> {
                         unreachable!("three were declared")
                     };
                     let lists = list.slice::<Neighbor>().chunks_exact(k as usize);
-                    let limits: Vec<f64> = lists.map(|list| list[k as usize - 1].distance).collect();
+                    let limits: Vec<f64> =
+                        lists.map(|list| list[k as usize - 1].distance).collect();
                     let marks = marks.bytes_mut();
                     marks.fill(0);
                     let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..8 * elements]);
                     let stop = || cx.cancelled.load(Ordering::Relaxed);
                     let x = tile.of::<T>(x)?;
-                    Ok(centers.may_hold(marks, &known, center, x, &limits, scratch, &blas, &stop)?)
+                    Ok(centers
+                        .may_hold(marks, &known, center, x, &limits, scratch, &blas, &stop)?)
                 }),
         );
         marks
     }
 
     /// Blocks pass by; then what queries have found is put where results wait for their order.
-    fn others_plan(
-        &self,
-        group: &[Part],
-        may_hold: &dyn Fn(usize, usize) -> bool,
-    ) -> Result<Plan> {
+    fn others_plan(&self, group: &[Part], may_hold: &dyn Fn(usize, usize) -> bool) -> Result<Plan> {
         let mut plan = Plan::new(NAME);
         for (block, rows) in self.blocks.iter().enumerate() {
+            go_on()?;
             for (number, queries) in group.iter().enumerate() {
-                go_on()?;
                 if may_hold(number, block) {
                     let list = self.list(&mut plan, queries);
                     let sought = self.sought(queries, false);
-                    let task = self.side.compare(&mut plan, &queries.rows, &rows.rows, sought);
+                    let task = self
+                        .side
+                        .compare(&mut plan, &queries.rows, &rows.rows, sought);
                     plan.task(task.update(list));
                 }
             }
@@ -444,6 +457,5 @@ fn know<T: Real>(
     }
     stage.run(plan, stage.fraction())?;
     let known = std::mem::take(&mut *known.locked());
-    let known = known.into_iter();
-    Ok(known.map(|block| block.expect("a task was made for it")).collect())
+    Ok(known.into_iter().flatten().collect())
 }

@@ -177,10 +177,7 @@ impl<T: Real> Side for DenseSearch<T> {
         rows: &Range<u64>,
         sought: Sought,
     ) -> Task {
-        let parts = [
-            self.part(plan, 0, queries),
-            self.part(plan, 1, rows),
-        ];
+        let parts = [self.part(plan, 0, queries), self.part(plan, 1, rows)];
         let (m, n, d) = (sought.queries, parts[1].tile.rows, parts[1].tile.cols);
         let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
         let compare = Compare {

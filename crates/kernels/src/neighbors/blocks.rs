@@ -58,7 +58,10 @@ impl RowCenters {
     /// [`Error::Shape`] unless there are whole ones.
     pub fn new(values: Vec<f64>, width: usize) -> Result<RowCenters, Error> {
         if width == 0 || values.is_empty() || !values.len().is_multiple_of(width) {
-            let shape = [("centers", &values.len() as &dyn std::fmt::Debug), ("columns", &width)];
+            let shape = [
+                ("centers", &values.len() as &dyn std::fmt::Debug),
+                ("columns", &width),
+            ];
             return Err(Error::shape("row centers", &shape));
         }
         Ok(RowCenters {

@@ -82,7 +82,8 @@ fn in_order_of(labels: &[u32], count: usize, stage: &Stage) -> Result<(Vec<u64>,
     let mut starts = vec![0_u64; count + 1];
     for some in labels.chunks(LOOK_ROWS) {
         stage.check()?;
-        some.iter().for_each(|label| starts[*label as usize + 1] += 1);
+        some.iter()
+            .for_each(|label| starts[*label as usize + 1] += 1);
     }
     for center in 0..count {
         starts[center + 1] += starts[center];
