@@ -275,14 +275,21 @@ def test_a_killed_search_goes_on(tmp_path: Path, rng: np.random.Generator) -> No
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rows_that_look_for_each_other_find_what_queries_find(metric: Any, tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("name", ["x.npy", "x"])
+def test_rows_that_look_for_each_other_find_what_queries_find(
+    metric: Any, name: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
     """Half of the products, groups by way of scratch: the same bytes as of a search with queries."""
     x = rng.integers(-3, 4, (15_000, 24)).astype("f4")
-    oc.from_numpy(tmp_path / "x.npy", x)
+    if name == "x":
+        x[rng.random(x.shape) < 0.5] = 0
+        oc.from_scipy(tmp_path / name, sp.csr_matrix(x))
+    else:
+        oc.from_numpy(tmp_path / name, x)
     found = set()
     for memory, threads in (("3MiB", 1), ("6MiB", 2), ("64MiB", 2)):
         oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
-        rows = oc.open(tmp_path / "x.npy")
+        rows = oc.open(tmp_path / name)
         distances, numbers = NearestNeighbors(5, metric=metric).fit(rows).kneighbors()
         found.add((distances.tobytes(), numbers.tobytes()))
     assert len(found) == 1

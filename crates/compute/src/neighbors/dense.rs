@@ -91,7 +91,7 @@ impl<T: Real> Side for DenseSearch<T> {
         self.rows.rows()
     }
 
-    fn width(&self) -> u64 {
+    fn terms(&self) -> u64 {
         self.rows.cols()
     }
 

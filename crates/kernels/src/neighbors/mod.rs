@@ -23,7 +23,10 @@ use found::{Found, Nearest};
 
 pub use blocks::{KnownBlock, RowCenters};
 pub use found::{Pair, Within};
-pub use sparse::{Postings, SparseNumberedRows, add_sparse_neighbors, add_sparse_within};
+pub use sparse::{
+    Postings, SparseNumberedRows, add_mutual_sparse_neighbors, add_sparse_neighbors,
+    add_sparse_within,
+};
 
 /// Columns of a product that are compared with the limit together.
 const COMPARED: usize = 64;
