@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cases.limits import limit_legs
-from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, ZipfFolder
+from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, Measure, ZipfFolder
 
 ROWS = 4_000_000
 COLS = 128
@@ -15,6 +15,8 @@ QUERIES = 10_000
 NEIGHBORS = 10
 BUDGET = 512 * MIB
 SMALLEST_BUDGET = 16 * MIB
+
+CLUSTERED_COLS = 32
 
 SPARSE_ROWS = 1_000_000
 SPARSE_COLS = 20_000_000
@@ -100,9 +102,50 @@ def sparse(context: Context) -> Case:
     )
 
 
+def clustered(context: Context) -> Case:
+    """All rows look for each other, so that each of many groups reads what is near it, and no other."""
+    rows = DataFile(context.path("neighbors-clusters.npy"), max(50_000, context.count(ROWS)), CLUSTERED_COLS, "clusters", seed=8)
+    memory = max(SMALLEST_BUDGET, rows.nbytes // 4)
+    spec = {"a": rows.path, "k": NEIGHBORS, "out": context.path("found")}
+    session = {"memory": memory, "scratch": context.path("scratch")}
+    return Case(
+        "neighbors-clustered",
+        f"{NEIGHBORS} nearest of each of {rows.rows:,} f32 rows of {CLUSTERED_COLS} to it, in 1,000 overlapping clusters and random "
+        f"order, exactly, budget {memory >> 20} MiB, process limited to 64 MiB more",
+        "s",
+        [
+            Leg(
+                OURS,
+                "ours.neighbors_by_clusters",
+                {**spec, **session},
+                cold=(rows.path,),
+                limited=True,
+                timeout_s=7200,
+            )
+        ],
+        [],
+        Bound(read_bytes=float(rows.nbytes), note="every row read once"),
+        [rows],
+        limit_over_bytes=memory,
+        rounds=1,
+        measures=(
+            Measure(OURS, "computed", "a search that leaves nothing out", at_most=0.25),
+            Measure(OURS, "read", "a search that leaves nothing out", at_most=0.25),
+        ),
+        notes=(
+            "`computed` and `read` are shares of the operations and bytes of a search that leaves nothing out, as its plan says, in "
+            "which rows that look for each other meet once for both; to put rows in order is counted.",
+        ),
+    )
+
+
 def zipf(context: Context, name: str, rows: int, seed: int) -> ZipfFolder:
     path = context.path(f"zipf-{name}-{rows}x{ENTRIES_PER_ROW}-seed{seed}")
     return ZipfFolder(path, rows, SPARSE_COLS, ENTRIES_PER_ROW, seed)
 
 
-BUILDERS: dict[str, Callable[[Context], Case]] = {"neighbors": dense, "neighbors-sparse": sparse}
+BUILDERS: dict[str, Callable[[Context], Case]] = {
+    "neighbors": dense,
+    "neighbors-sparse": sparse,
+    "neighbors-clustered": clustered,
+}

@@ -97,6 +97,17 @@ class Clouds(Normal):
         return self.middles[self.random.integers(len(self.middles), size=rows)] + super().rows(rows)
 
 
+class Clusters(Normal):
+    """A thousand clusters, whose middles are twice as far spread as their rows: in each column they overlap."""
+
+    def __init__(self, cols: int, random: np.random.Generator) -> None:
+        super().__init__(cols, random)
+        self.middles = np.float32(2) * random.standard_normal((1000, cols), dtype=np.float32)
+
+    def rows(self, rows: int) -> Floats:
+        return self.middles[self.random.integers(len(self.middles), size=rows)] + super().rows(rows)
+
+
 class Images(Normal):
     """Principal components of handwritten digits, drawn again and again with noise of three tenths of their deviation."""
 
@@ -167,6 +178,7 @@ KINDS: dict[str, Callable[[int, np.random.Generator], Uniform | LowRank | Patche
     "low rank": LowRank,
     "normal": Normal,
     "clouds": Clouds,
+    "clusters": Clusters,
     "images": Images,
     "patches": Patches,
 }

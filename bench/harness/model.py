@@ -38,7 +38,7 @@ class DataFile:
     path: str
     rows: int
     cols: int
-    kind: Literal["uniform", "numbered", "low rank", "normal", "clouds", "images", "patches"] = "uniform"
+    kind: Literal["uniform", "numbered", "low rank", "normal", "clouds", "clusters", "images", "patches"] = "uniform"
     aligned: bool = True
     """The numbers begin at byte 4096 (a legal, longer `.npy` header), else where numpy.save puts them."""
     seed: int = 0

@@ -141,6 +141,25 @@ def neighbors(spec: Spec) -> Result:
     return {**told, "recall": recall(spec["a"], queries[: len(found[0])], found[0])}
 
 
+def neighbors_by_clusters(spec: Spec) -> Result:
+    """The neighbours of the rows themselves, on SSD too: what was read and computed, the order of rows counted, as a share of what
+    a search that leaves nothing out would.
+    """
+    from outcore.neighbors import NearestNeighbors
+
+    configure(spec)
+    rows, out = oc.open(spec["a"]), [Path(spec["out"]) / name for name in ("distances.npy", "rows.npy")]
+    Path(spec["out"]).mkdir(parents=True, exist_ok=True)
+    fitted = NearestNeighbors(spec["k"], algorithm="clusters").fit(rows)
+    told = {**sampled(lambda: fitted.kneighbors(out=(out[0], out[1])), before=lambda: cold([spec["a"]])), "trace": trace()}
+    plan, last = NearestNeighbors(spec["k"]).fit(rows).explain(None), oc.last_trace()
+    flops = sum(part["flops"] for part in json.loads(plan.json()))
+    shares = {"computed": last.flops / flops, "read": last.bytes_read / plan.bytes_read, "pairs": flops / rows.shape[1] / 2}
+    # A row is the nearest to itself, and left out of its list.
+    found = np.column_stack([np.arange(200), np.load(out[1], mmap_mode="r")[:200]])
+    return {**told, **shares, "recall": recall(spec["a"], rows[:200], found)}
+
+
 def rows(spec: Spec) -> Result:
     """Random rows as a NumPy array."""
     configure(spec)

@@ -238,6 +238,7 @@ def nearest_rows(
     distances: _Output,
     numbers: _Output,
     checkpoint: tuple[str, str] | None,
+    centers: npt.NDArray[np.float64] | None,
     team: Team | None,
 ) -> Job: ...
 def nearest_rows_graph(

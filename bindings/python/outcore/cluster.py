@@ -37,6 +37,9 @@ def __dir__() -> list[str]:
 SAMPLE_BYTES = 16 << 20
 """What k-means++ chooses from, besides the budget: all of X, or as many rows of it as this holds."""
 
+SAMPLED_EACH, SAMPLE_ROUNDS = 32, 10
+"""Rows for each of a sample's centres, and rounds in which they move."""
+
 HASHED_ROWS = 1024
 """At once: what is made of them on the way takes little beside the rows."""
 
@@ -512,6 +515,19 @@ def _scalable(
     nearest = _assign(session, X, candidates, None, "choosing", progress)["labels"] if n else np.empty(0, np.int32)
     mass = rows.total(np.bincount(nearest, weights=weights, minlength=len(candidates)).astype(np.float64))
     return _plus_plus(candidates, k, mass, random)
+
+
+def sample_centers(session: Session, X: Any, count: int, progress: bool | None) -> npt.NDArray[np.float64]:
+    """Centres of rows evenly spread over X, as many as asked for, or as a sample of `SAMPLE_BYTES` tells well."""
+    rows, most = AllRows(None, X), SAMPLE_BYTES // max(1, 8 * X.shape[1])
+    count = max(1, min(count, most // SAMPLED_EACH))
+    picked = np.unique(np.linspace(0, X.shape[0] - 1, min(X.shape[0], max(most, 1), SAMPLED_EACH * count)).astype(np.int64))
+    chosen = _rows(session, X, picked, progress, rows)
+    _check_finite(X, chosen, picked, rows)
+    start = _plus_plus(chosen, count, None, np.random.RandomState(0))
+    job = _native.kmeans_fit(session._inner, native_rows(chosen, "the sample", session), start, None, SAMPLE_ROUNDS, 0.0, None)
+    found: npt.NDArray[np.float64] = session._run(job, "choosing", progress)["centers"].reshape(count, -1)
+    return found
 
 
 def _in_order(rows: Any, weights: Any) -> tuple[npt.NDArray[np.float64], Any]:

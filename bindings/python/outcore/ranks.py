@@ -146,7 +146,7 @@ def mpi(design: str = "mpi_rma", *, comm: Any = None, heap: int | str = "256MiB"
     ----------
     design : str
         How rows go round, where an algorithm has them do so: "mpi" by messages, exchanged when computing is over; "mpi_o" by
-        messages while computing goes on; "mpi_rma" by puts into windows; by OpenSHMEM, "osh_ow" by puts, "osh_om" by copies of
+        messages while computing goes on; "mpi_rma" by gets out of windows; by OpenSHMEM, "osh_ow" by puts, "osh_om" by copies of
         memory within a node, "osh_oc" by these through a circular buffer.
     comm : mpi4py communicator, optional
         Default: all processes.

@@ -37,7 +37,7 @@ fn labels(py: Python<'_>, labels: Vec<u32>) -> Bound<'_, PyArray1<i32>> {
     PyArray1::from_vec(py, labels.into_iter().map(|label| label as i32).collect())
 }
 
-fn flat(centers: &PyReadonlyArray2<'_, f64>) -> Vec<f64> {
+pub(crate) fn flat(centers: &PyReadonlyArray2<'_, f64>) -> Vec<f64> {
     centers.as_array().iter().copied().collect()
 }
 

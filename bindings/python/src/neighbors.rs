@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use numpy::PyReadonlyArray2;
 use outcore::kernels::Metric;
 use outcore::neighbors::{self, Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions};
 use outcore::pass::Rows;
@@ -10,13 +11,14 @@ use pyo3::types::PyDict;
 
 use crate::error::argument;
 use crate::job::Job;
+use crate::kmeans::flat;
 use crate::matrix::{self, output};
 use crate::ranks::Team;
 use crate::session::Session;
 use crate::sparse;
 
 /// The k nearest of the rows to each query, or to each row but itself: distances and numbers. A
-/// checkpoint is a folder, and what the rows and queries are.
+/// checkpoint is a folder, and what the rows and queries are. `centers`: what rows are in clusters about.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -32,6 +34,7 @@ pub(crate) fn nearest_rows(
     distances: Option<Bound<'_, PyAny>>,
     numbers: Option<Bound<'_, PyAny>>,
     checkpoint: Option<(PathBuf, String)>,
+    centers: Option<PyReadonlyArray2<'_, f64>>,
     team: Option<&Team>,
 ) -> PyResult<Job> {
     let (session, metric) = (session.get()?, metric_of(metric)?);
@@ -61,9 +64,15 @@ pub(crate) fn nearest_rows(
             Ok(found.into_pyobject(py)?.into_any().unbind())
         });
     }
+    let centers = centers.as_ref().map(flat);
     Job::plan(
         py,
-        || neighbors::nearest_rows(session, rows, queries, options, outputs),
+        || match &centers {
+            Some(centers) => neighbors::nearest_rows_by_centers(
+                session, rows, queries, centers, options, outputs,
+            ),
+            None => neighbors::nearest_rows(session, rows, queries, options, outputs),
+        },
         |py, [distances, rows]| {
             let pair = (matrix::made(py, distances)?, matrix::made(py, rows)?);
             Ok(pair.into_pyobject(py)?.into_any().unbind())

@@ -275,14 +275,21 @@ def test_a_killed_search_goes_on(tmp_path: Path, rng: np.random.Generator) -> No
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rows_that_look_for_each_other_find_what_queries_find(metric: Any, tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("name", ["x.npy", "x"])
+def test_rows_that_look_for_each_other_find_what_queries_find(
+    metric: Any, name: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
     """Half of the products, groups by way of scratch: the same bytes as of a search with queries."""
     x = rng.integers(-3, 4, (15_000, 24)).astype("f4")
-    oc.from_numpy(tmp_path / "x.npy", x)
+    if name == "x":
+        x[rng.random(x.shape) < 0.5] = 0
+        oc.from_scipy(tmp_path / name, sp.csr_matrix(x))
+    else:
+        oc.from_numpy(tmp_path / name, x)
     found = set()
     for memory, threads in (("3MiB", 1), ("6MiB", 2), ("64MiB", 2)):
         oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
-        rows = oc.open(tmp_path / "x.npy")
+        rows = oc.open(tmp_path / name)
         distances, numbers = NearestNeighbors(5, metric=metric).fit(rows).kneighbors()
         found.add((distances.tobytes(), numbers.tobytes()))
     assert len(found) == 1
@@ -293,6 +300,60 @@ def test_rows_that_look_for_each_other_find_what_queries_find(metric: Any, tmp_p
         keep = np.delete(np.arange(6), own if len(own) else 5)
         assert (theirs[1][query][keep] == numbers[query]).all()
         assert (theirs[0][query][keep] == distances[query]).all()
+
+
+def clustered(rng: np.random.Generator, middles: Any, count: int) -> Any:
+    return (middles[rng.integers(len(middles), size=count)] + rng.standard_normal((count, middles.shape[1]))).astype("f4")
+
+
+@pytest.mark.parametrize("form", ["stored", "by columns", "memory"])
+def test_clusters_leave_out_blocks_and_change_no_byte(form: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    middles = 50 + 3 * rng.standard_normal((60, 20))
+    x, q = clustered(rng, middles, 20_000), clustered(rng, middles, 3000)
+    rows: Any = x
+    if form != "memory":
+        rows = oc.from_numpy(tmp_path / "x.npy", x, order="F" if form == "by columns" else "C")
+    for queries in (None, q):
+        found, flops = [], []
+        for algorithm in ("brute", "clusters"):
+            distances, numbers = NearestNeighbors(6, algorithm=algorithm).fit(rows).kneighbors(queries)  # type: ignore[arg-type]
+            found.append((distances.tobytes(), numbers.tobytes()))
+            flops.append(oc.last_trace().flops)
+        assert found[0] == found[1]
+        assert flops[1] < flops[0] / 2, f"{flops[1]} operations of {flops[0]}"
+
+
+def test_clusters_are_searched_within_the_budget(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Rows and queries of some times the budget, to new files; fewer bytes are read than by a search of everything."""
+    middles = 3 * rng.standard_normal((60, 32))
+    oc.from_numpy(tmp_path / "x.npy", clustered(rng, middles, 150_000))
+    out, found, read = (tmp_path / "d.npy", tmp_path / "i.npy"), set(), []
+    for algorithm, memory, threads in (("clusters", "7MiB", 1), ("clusters", "64MiB", 2), ("brute", "7MiB", 2)):
+        oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
+        fitted = NearestNeighbors(5, algorithm=algorithm).fit(oc.open(tmp_path / "x.npy"))  # type: ignore[arg-type]
+        for result in fitted.kneighbors(oc.open(tmp_path / "x.npy").slice(0, 60_000), out=out):
+            result.close()
+        found.add((out[0].read_bytes(), out[1].read_bytes()))
+        read.append(oc.last_trace().bytes_read)
+    assert len(found) == 1
+    assert read[0] < read[2], read
+    oc.configure("2MiB", tmp_path, 2, allow_tmpfs_scratch=True)
+    with pytest.raises(errors.OverBudgetError):
+        NearestNeighbors(5, algorithm="clusters").fit(oc.open(tmp_path / "x.npy")).kneighbors()
+
+
+def test_what_clusters_cannot_search_is_searched_as_ever(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((300, 4))
+    for rows, metric in ((x, "cosine"), (sp.csr_matrix(x), "euclidean")):
+        ours, theirs = (NearestNeighbors(3, metric=metric, algorithm=name).fit(rows) for name in ("clusters", "brute"))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(ours.kneighbors()[1], theirs.kneighbors()[1])
+    same = np.ones((40, 3))
+    np.testing.assert_array_equal(NearestNeighbors(2, algorithm="clusters").fit(same).kneighbors()[1][:3], [[1, 2], [0, 2], [0, 1]])
+    votes = KNeighborsClassifier(3, algorithm="clusters").fit(x, np.arange(300) % 2)
+    np.testing.assert_array_equal(votes.predict(x), KNeighborsClassifier(3).fit(x, np.arange(300) % 2).predict(x))
+    assert votes.explain(x).name
+    with pytest.raises(errors.ArgumentError, match="algorithm='tree' must be one of"):
+        NearestNeighbors(algorithm="tree").fit(x)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["digits", "wine"])

@@ -4,7 +4,7 @@
 //! Shapes: the rows are n x d, the queries m x d, both dense or both sparse; both results m x k.
 //! Cost: as many queries as half of the memory takes meet all rows at a time, so the rows are read
 //! once for each of these groups; 2mnd flops of dense rows, of sparse ones what they have in common.
-//! Dense rows that look for each other do so in half of that: see `mutual`. Nothing of the size m x n
+//! Rows that look for each other do so in half of that: see `mutual`. Nothing of the size m x n
 //! is held or written.
 //!
 //! ```text
@@ -17,6 +17,7 @@
 //! in f64 in a fixed order, so the result has the same bits for every budget, number of threads and
 //! processor.
 
+mod clusters;
 mod dense;
 mod grown;
 mod mutual;
@@ -39,6 +40,7 @@ use self::sparse::SparseSearch;
 use crate::linalg::of_two_types;
 use crate::pass::Rows;
 
+pub use self::clusters::nearest_rows_by_centers;
 pub use self::ring::{RingTimes, nearest_rows_over_ranks};
 
 /// What is looked for.
@@ -286,8 +288,8 @@ trait Side: Clone + Send + 'static {
     /// How many rows there are.
     fn rows(&self) -> u64;
 
-    /// How many columns they have.
-    fn width(&self) -> u64;
+    /// Terms of a product of two.
+    fn terms(&self) -> u64;
 
     /// Some of the queries by themselves, under the same numbers.
     fn of_queries(&self, range: Range<u64>) -> Result<Self>;

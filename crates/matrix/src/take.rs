@@ -21,11 +21,11 @@ use bytemuck::Pod;
 use outcore_core::file::FILE_BLOCK_BYTES;
 use outcore_core::panels::{cut, panels};
 use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session};
-use outcore_engine::{Block, ExtentRef, GatherOptions, Item, Plan, Region, Task, go_on};
+use outcore_engine::{Block, Extent, ExtentRef, GatherOptions, Item, Plan, Region, Task, go_on};
 
 use crate::array::{Array, with_element};
 use crate::layout::{Layout, Tile};
-use crate::output::{Output, Target};
+use crate::output::Output;
 
 /// What a request costs, in bytes that are transferred: at 1 GB/s and 100,000 requests a second.
 const REQUEST_COST_BYTES: u64 = 8192;
@@ -88,8 +88,40 @@ impl Array {
         };
         // What is read at least depends on how often a row comes.
         plan.bound(target.array.nbytes());
-        let plans = selection.plans(plan, &target)?;
+        let plans = selection.plans(plan, &target.extent)?;
         target.job(session, plans)
+    }
+
+    /// Plans that take rows to an extent, where they lie by rows as a matrix of this layout: for what
+    /// writes its results in one order, and is to leave them in another.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let y = Array::temporary(&session, DType::F32, &[3, 2], Order::Row)?;
+    /// for plan in x.take_plans(&session, &[2, 0, 1], (y.extent(), y.layout()))? {
+    ///     session.run_until(plan, &|| false)?;
+    /// }
+    /// assert_eq!(y.to_vec::<f32>()?, [5.0, 6.0, 1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a row that is not there; those of scratch.
+    pub fn take_plans(
+        &self,
+        session: &Session,
+        rows: &[u64],
+        (extent, layout): (&Extent, Layout),
+    ) -> Result<Vec<Plan>> {
+        self.check_rows(rows)?;
+        let selection = Selection {
+            session,
+            x: self,
+            rows,
+            layout,
+        };
+        selection.plans(Plan::new(format!("take rows of {}", self.name())), extent)
     }
 
     /// Reads rows by their numbers, in this order, to the caller's memory, all in flight at once.
@@ -174,11 +206,11 @@ impl Selection<'_> {
         MemorySplit::new(self.session).hold(8 * self.rows.len() as u64)
     }
 
-    fn plans(&self, mut plan: Plan, target: &Target) -> Result<Vec<Plan>> {
+    fn plans(&self, mut plan: Plan, target: &Extent) -> Result<Vec<Plan>> {
         if self.rows.is_empty() || self.row_bytes() == 0 {
             return Ok(vec![plan]);
         }
-        let into = plan.extent(&target.extent);
+        let into = plan.extent(target);
         let from = plan.extent(self.x.extent());
         plan.hold(8 * self.rows.len() as u64);
         if self.x.order() == Order::Column && self.x.cols() > 1 {
@@ -196,7 +228,7 @@ impl Selection<'_> {
         if let Some(parts) = Parts::of(self).filter(|parts| parts.cost < in_place) {
             let mut second = Plan::new(plan.name());
             second.hold(8 * self.rows.len() as u64);
-            let into = second.extent(&target.extent);
+            let into = second.extent(target);
             parts.add_to([&mut plan, &mut second], self, from, into)?;
             return Ok(vec![plan, second]);
         }

@@ -5,8 +5,8 @@
 //! |---|---|---|
 //! | `mpi` | messages, exchanged when computing is over | 2 |
 //! | `mpi_o` | messages, while computing goes on | 2 |
-//! | `mpi_rma` | puts into windows, with words for what has come and what is free | 4 |
-//! | `osh_ow` | puts into the symmetric heap, with the same words | 2 |
+//! | `mpi_rma` | gets out of windows, with messages of what is there and what is free | 4 |
+//! | `osh_ow` | puts into the symmetric heap, with words of what has come and what is free | 2 |
 //! | `osh_om` | copies of memory within a node, puts between nodes | 2 |
 //! | `osh_oc` | as `osh_om`, in a circular buffer that fast ranks run ahead in | 4 |
 //!

@@ -66,9 +66,7 @@ functions! {
     MPI_Win_lock_all: fn(c_int, Handle);
     MPI_Win_unlock_all: fn(Handle);
     MPI_Win_free: fn(*mut Handle);
-    MPI_Put: fn(*const c_void, c_int, Handle, c_int, isize, c_int, Handle, Handle);
-    MPI_Rput: fn(*const c_void, c_int, Handle, c_int, isize, c_int, Handle, Handle, *mut Handle);
-    MPI_Win_flush: fn(c_int, Handle);
+    MPI_Rget: fn(*mut c_void, c_int, Handle, c_int, isize, c_int, Handle, Handle, *mut Handle);
     MPI_Win_sync: fn(Handle);
 }
 
@@ -282,6 +280,9 @@ const IDLE_TAG: c_int = 11;
 pub(crate) const MESSAGE_TAG: c_int = 12;
 /// That of blocks of a ring.
 pub(crate) const BLOCK_TAG: c_int = 13;
+/// Those of words to the right and to the left in a ring.
+pub(crate) const RIGHT_TAG: c_int = 14;
+pub(crate) const LEFT_TAG: c_int = 15;
 
 fn version(call: &Functions) -> String {
     let (mut text, mut len) = ([0 as c_char; VERSION_BYTES], 0);

@@ -14,11 +14,13 @@ use outcore_core::ring::{OneSided, RingShape, Slot, Words};
 use outcore_core::{Error, Result};
 
 use crate::memory::RawSlot;
-use crate::window::WORDS_BYTES;
 use crate::world::MpiRanks;
 
 /// Bytes of the heap that the library has for itself.
 const OVERHEAD_BYTES: u64 = 16 << 20;
+
+/// Bytes before the slots.
+const WORDS_BYTES: usize = 64;
 
 static HEAP_BYTES: AtomicU64 = AtomicU64::new(0);
 

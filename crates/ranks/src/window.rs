@@ -1,25 +1,31 @@
-//! Windows of MPI that neighbours put blocks and words into.
+//! Windows of MPI that neighbours get blocks out of.
+//!
+//! A message tells the right neighbour of a block. That one gets it into a slot of its own, and learns from its own
+//! request when all of it is there. A put would have to be flushed before its target is told of it, and a flush does
+//! not return before the target, which computes, has moved what there is to move.
 //!
 //! ```text
-//!   window of a rank:  arrived | seen | released | 0 ...  64 bytes, then the slots
+//!   to the right:  slot that has the block | slot for it | its bytes | rounds that have arrived with it
+//!   to the left:   rounds seen | rounds released | 0 | 0
+//!   at the end, to both: END | 0 | 0 | 0
 //! ```
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use outcore_core::Result;
 use outcore_core::ranks::barrier;
-use outcore_core::ring::{OneSided, RingShape, Slot, Words};
+use outcore_core::ring::{OneSided, RingShape, Slot, Words, wait_until};
 
-use crate::library::{Handle, Mpi};
+use crate::library::{Handle, LEFT_TAG, Mpi, RIGHT_TAG};
 use crate::memory::RawSlot;
 use crate::world::MpiRanks;
 
-/// Bytes before the slots.
-pub(crate) const WORDS_BYTES: usize = 64;
-/// Bytes of the words.
-const WORD: isize = 8;
+/// Words of a message.
+type Note = [u64; 4];
+
+/// The first word of the last message.
+const END: u64 = u64::MAX;
 
 /// This rank's window, and the way to those of its neighbours.
 pub(crate) struct Window {
@@ -27,10 +33,23 @@ pub(crate) struct Window {
     ranks: MpiRanks,
     shape: RingShape,
     window: Handle,
-    base: *mut u8,
     slots: Vec<Arc<RawSlot>>,
-    /// A block that is on its way, and what the word becomes then.
-    putting: Option<(Handle, u64)>,
+    /// Messages of the left neighbour, and of the right one.
+    incoming: [Incoming; 2],
+    /// Messages that are on their way.
+    sent: Vec<(Handle, Box<Note>)>,
+    /// A block that is on its way here, and the rounds that have arrived with it.
+    getting: Option<(Handle, u64)>,
+    words: Words,
+}
+
+/// The next message of a neighbour.
+struct Incoming {
+    from: c_int,
+    tag: c_int,
+    note: Box<Note>,
+    /// None behind the last.
+    request: Option<Handle>,
 }
 
 // SAFETY: the window is one of a library that takes calls from all threads; its memory is the process's.
@@ -39,7 +58,7 @@ unsafe impl Send for Window {}
 impl Window {
     /// Every rank makes one.
     pub(crate) fn new(mpi: &'static Mpi, ranks: MpiRanks, shape: RingShape) -> Result<Window> {
-        let bytes = WORDS_BYTES + shape.slots * shape.slot_bytes;
+        let bytes = shape.slots * shape.slot_bytes;
         let (mut base, mut window) = (std::ptr::null_mut::<u8>(), 0);
         // SAFETY: all ranks call it with as many bytes; a pointer and a handle are written.
         let code = unsafe {
@@ -54,48 +73,141 @@ impl Window {
         };
         mpi.check(code)?;
         // SAFETY: the window has as many bytes, until it is freed after its slots are closed.
-        let slots = unsafe {
-            std::ptr::write_bytes(base, 0, WORDS_BYTES);
-            RawSlot::several(base.add(WORDS_BYTES), shape.slots, shape.slot_bytes)
-        };
-        let own = Window {
+        let slots = unsafe { RawSlot::several(base, shape.slots, shape.slot_bytes) };
+        let [left, right] = ranks.neighbors();
+        let incoming = [(left, RIGHT_TAG), (right, LEFT_TAG)].map(|(from, tag)| Incoming {
+            from,
+            tag,
+            note: Box::default(),
+            request: None,
+        });
+        let mut own = Window {
             mpi,
             ranks,
             shape,
             window,
-            base,
             slots,
-            putting: None,
+            incoming,
+            sent: Vec::new(),
+            getting: None,
+            words: Words::default(),
         };
         // SAFETY: the window is valid.
         mpi.check(unsafe { (mpi.call.MPI_Win_lock_all)(0, window) })?;
-        // The words are zero everywhere before the first is put.
-        barrier(&own.ranks)?;
+        own.await_next(0)?;
+        own.await_next(1)?;
         Ok(own)
     }
 
-    fn word(&self, number: usize) -> u64 {
-        // SAFETY: the words are at the beginning of the window, aligned.
-        unsafe { &*self.base.cast::<AtomicU64>().add(number) }.load(Ordering::Acquire)
+    fn send(&mut self, to: usize, tag: c_int, note: Note) -> Result<()> {
+        let (mut request, note) = (0, Box::new(note));
+        // SAFETY: the words stay where they are until the request has ended.
+        let code = unsafe {
+            (self.mpi.call.MPI_Isend)(
+                note.as_ptr().cast(),
+                size_of::<Note>() as c_int,
+                self.mpi.byte,
+                self.ranks.neighbors()[to],
+                tag,
+                self.ranks.communicator(),
+                &mut request,
+            )
+        };
+        self.mpi.check(code)?;
+        self.sent.push((request, note));
+        Ok(())
     }
 
-    fn put_words(&self, to: c_int, first: isize, words: &[u64]) -> Result<()> {
-        // SAFETY: the words are there until the flush returns; the window has them at this place.
-        unsafe {
-            let bytes = (words.len() * 8) as c_int;
-            self.mpi.check((self.mpi.call.MPI_Put)(
-                words.as_ptr().cast(),
-                bytes,
+    fn await_next(&mut self, side: usize) -> Result<()> {
+        let (incoming, mut request) = (&mut self.incoming[side], 0);
+        // SAFETY: the words stay where they are, and are not looked at, until the request has ended.
+        let code = unsafe {
+            (self.mpi.call.MPI_Irecv)(
+                incoming.note.as_mut_ptr().cast(),
+                size_of::<Note>() as c_int,
                 self.mpi.byte,
-                to,
-                first * WORD,
-                bytes,
+                incoming.from,
+                incoming.tag,
+                self.ranks.communicator(),
+                &mut request,
+            )
+        };
+        self.mpi.check(code)?;
+        incoming.request = Some(request);
+        Ok(())
+    }
+
+    /// A message that is there; the next is awaited, unless it was the last.
+    fn received(&mut self, side: usize) -> Result<Option<Note>> {
+        let incoming = &mut self.incoming[side];
+        let is_there = match &mut incoming.request {
+            Some(request) => self.mpi.test(request)?,
+            None => false,
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        incoming.request = None;
+        let note = *incoming.note;
+        if note[0] == END {
+            return Ok(None);
+        }
+        self.await_next(side)?;
+        Ok(Some(note))
+    }
+
+    fn get(&mut self, [from, to, bytes, arrived]: Note) -> Result<()> {
+        let mut request = 0;
+        // SAFETY: the slot is free here, and nobody touches it before the block is there; the left neighbour keeps
+        // the block until it was seen.
+        let code = unsafe {
+            (self.mpi.call.MPI_Rget)(
+                self.slots[to as usize].start().cast(),
+                bytes as c_int,
+                self.mpi.byte,
+                self.ranks.neighbors()[0],
+                from as isize * self.shape.slot_bytes as isize,
+                bytes as c_int,
                 self.mpi.byte,
                 self.window,
-            ))?;
-            self.mpi
-                .check((self.mpi.call.MPI_Win_flush)(to, self.window))
+                &mut request,
+            )
+        };
+        self.mpi.check(code)?;
+        self.getting = Some((request, arrived));
+        Ok(())
+    }
+
+    /// Moves what can be moved.
+    fn advance(&mut self) -> Result<()> {
+        let mut sent = std::mem::take(&mut self.sent);
+        for (mut request, note) in sent.drain(..) {
+            if !self.mpi.test(&mut request)? {
+                self.sent.push((request, note));
+            }
         }
+        if let Some((request, arrived)) = &mut self.getting
+            && self.mpi.test(request)?
+        {
+            self.words.arrived = *arrived;
+            self.getting = None;
+        }
+        if self.getting.is_none()
+            && let Some(note) = self.received(0)?
+        {
+            self.get(note)?;
+        }
+        while let Some([seen, released, ..]) = self.received(1)? {
+            (self.words.seen, self.words.released) = (seen, released);
+        }
+        self.synchronize()
+    }
+
+    /// What was written to this window, by the process or by others, is seen by both.
+    fn synchronize(&self) -> Result<()> {
+        // SAFETY: the window is valid.
+        self.mpi
+            .check(unsafe { (self.mpi.call.MPI_Win_sync)(self.window) })
     }
 }
 
@@ -106,56 +218,31 @@ impl OneSided for Window {
     }
 
     fn put(&mut self, from: usize, to: usize, bytes: usize, arrived: u64) -> Result<()> {
-        let mut request = 0;
-        let place = WORDS_BYTES + to * self.shape.slot_bytes;
-        // SAFETY: the slot keeps its block until the right neighbour has seen it; the place is a slot there.
-        let code = unsafe {
-            (self.mpi.call.MPI_Rput)(
-                self.slots[from].start().cast(),
-                bytes as c_int,
-                self.mpi.byte,
-                self.ranks.neighbors()[1],
-                place as isize,
-                bytes as c_int,
-                self.mpi.byte,
-                self.window,
-                &mut request,
-            )
-        };
-        self.mpi.check(code)?;
-        self.putting = Some((request, arrived));
-        Ok(())
+        self.synchronize()?;
+        self.send(
+            1,
+            RIGHT_TAG,
+            [from as u64, to as u64, bytes as u64, arrived],
+        )
     }
 
     fn tell_left(&mut self, seen: u64, released: u64) -> Result<()> {
-        self.put_words(self.ranks.neighbors()[0], 1, &[seen, released])
+        self.send(0, LEFT_TAG, [seen, released, 0, 0])
     }
 
     fn words(&mut self) -> Result<Words> {
-        self.ranks.progress()?;
-        if let Some((request, arrived)) = &mut self.putting {
-            let arrived = *arrived;
-            if self.mpi.test(request)? {
-                self.putting = None;
-                // SAFETY: the window is valid.
-                let code = unsafe {
-                    (self.mpi.call.MPI_Win_flush)(self.ranks.neighbors()[1], self.window)
-                };
-                self.mpi.check(code)?;
-                self.put_words(self.ranks.neighbors()[1], 0, &[arrived])?;
-            }
-        }
-        // SAFETY: the window is valid.
-        let code = unsafe { (self.mpi.call.MPI_Win_sync)(self.window) };
-        self.mpi.check(code)?;
-        Ok(Words {
-            arrived: self.word(0),
-            seen: self.word(1),
-            released: self.word(2),
-        })
+        self.advance()?;
+        Ok(self.words)
     }
 
     fn close(&mut self) -> Result<()> {
+        self.send(1, RIGHT_TAG, [END, 0, 0, 0])?;
+        self.send(0, LEFT_TAG, [END, 0, 0, 0])?;
+        wait_until(|| {
+            self.advance()?;
+            let waits = self.incoming.iter().any(|side| side.request.is_some());
+            Ok(!waits && self.sent.is_empty() && self.getting.is_none())
+        })?;
         barrier(&self.ranks)?;
         for slot in &self.slots {
             slot.close();
@@ -167,5 +254,17 @@ impl OneSided for Window {
             self.mpi
                 .check((self.mpi.call.MPI_Win_free)(&mut self.window))
         }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // Messages that go on have their memory; it is left to them.
+        for incoming in &mut self.incoming {
+            if incoming.request.is_some() {
+                std::mem::forget(std::mem::take(&mut incoming.note));
+            }
+        }
+        std::mem::forget(std::mem::take(&mut self.sent));
     }
 }

@@ -19,7 +19,7 @@ pub enum Design {
     Mpi,
     /// Messages, while computing goes on.
     MpiOverlapped,
-    /// Puts into windows.
+    /// Gets out of windows.
     MpiRma,
     /// Puts into the symmetric heap.
     OshOneWay,

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use outcore_core::panels::cut;
 use outcore_core::{Error, MemorySplit, Result, Session};
-use outcore_engine::{Context, Plan, Task, TaskError};
+use outcore_engine::{Context, Plan, Region, Task, TaskError};
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, MatRef, NeighborTile, NumberedRows, Real};
-use outcore_matrix::{Operand, Tile};
+use outcore_kernels::{Blas, MatRef, NeighborTile, NumberedRows, Numbers, Real};
+use outcore_matrix::{Array, Operand, Tile};
 
 use super::{Side, Sought, Wanted, staying};
 
@@ -26,6 +26,8 @@ pub(super) struct DenseSearch<T> {
     session: Session,
     rows: Operand,
     queries: Operand,
+    /// The numbers of both, where they are in another order.
+    numbers: [Option<Array>; 2],
     /// The queries that are looked for.
     range: Range<u64>,
     /// The queries are the rows.
@@ -41,9 +43,28 @@ impl<T: Real> DenseSearch<T> {
             session: session.clone(),
             rows: rows.clone(),
             queries: queries.clone(),
+            numbers: [None, None],
             range: 0..queries.rows(),
             of_themselves,
             element: PhantomData,
+        }
+    }
+
+    /// The same of rows and queries that have these numbers.
+    pub(super) fn numbered(self, rows: &Array, queries: &Array) -> Self {
+        let numbers = [queries, rows].map(|numbers| Some(numbers.clone()));
+        DenseSearch { numbers, ..self }
+    }
+
+    fn part(&self, plan: &mut Plan, side: usize, rows: &Range<u64>) -> Part {
+        let of = [&self.queries, &self.rows][side];
+        let numbers = self.numbers[side].as_ref().map(|numbers| {
+            let extent = plan.extent(numbers.extent());
+            numbers.layout().tile(extent, rows.clone(), 0..1).region
+        });
+        Part {
+            numbers,
+            ..Part::new(plan, of, rows.clone())
         }
     }
 
@@ -70,7 +91,7 @@ impl<T: Real> Side for DenseSearch<T> {
         self.rows.rows()
     }
 
-    fn width(&self) -> u64 {
+    fn terms(&self) -> u64 {
         self.rows.cols()
     }
 
@@ -156,10 +177,7 @@ impl<T: Real> Side for DenseSearch<T> {
         rows: &Range<u64>,
         sought: Sought,
     ) -> Task {
-        let parts = [
-            Part::new(plan, &self.queries, queries.clone()),
-            Part::new(plan, &self.rows, rows.clone()),
-        ];
+        let parts = [self.part(plan, 0, queries), self.part(plan, 1, rows)];
         let (m, n, d) = (sought.queries, parts[1].tile.rows, parts[1].tile.cols);
         let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
         let compare = Compare {
@@ -168,9 +186,12 @@ impl<T: Real> Side for DenseSearch<T> {
             tile,
             blas: blas.clone(),
         };
-        Task::new("compare")
+        let numbers = parts.iter().filter_map(|part| part.numbers);
+        let task = Task::new("compare")
             .read(parts[0].tile.region)
-            .read(parts[1].tile.region)
+            .read(parts[1].tile.region);
+        numbers
+            .fold(task, Task::read)
             .flops(kernels::gemm_flops(m, n, d))
             .scratch(tile.scratch() * size_of::<T>())
             .held(tile.held_bytes::<T>(d, &blas) + 8 * (m + n))
@@ -183,6 +204,8 @@ pub(super) struct Part {
     name: Arc<str>,
     first: u64,
     pub(super) tile: Tile,
+    /// Where the numbers of the rows are, if they do not follow each other.
+    numbers: Option<Region>,
 }
 
 impl Part {
@@ -191,6 +214,7 @@ impl Part {
             name: of.name().into(),
             first: rows.start,
             tile: of.layout().tile(of.extent(plan), rows, 0..of.cols()),
+            numbers: None,
         }
     }
 
@@ -231,7 +255,7 @@ fn meet<T: Real>(
     let [one, other] = [0, 1].map(|side: usize| NumberedRows {
         values: views[side],
         squares: &squares[side],
-        first: parts[side].first,
+        numbers: Numbers::From(parts[side].first),
     });
     let bytes = tile.scratch() * size_of::<T>();
     Ok(kernels::add_mutual_neighbors(
@@ -260,18 +284,25 @@ impl Compare {
         parts: &[Part; 2],
         cx: &mut Context<'_>,
     ) -> std::result::Result<(), TaskError> {
-        let [queries, rows, state] = cx.blocks else {
-            unreachable!("three were declared")
+        let Some((state, read)) = cx.blocks.split_last_mut() else {
+            unreachable!("the state is declared")
         };
         let views = [
-            parts[0].tile.of::<T>(queries)?,
-            parts[1].tile.of::<T>(rows)?,
+            parts[0].tile.of::<T>(&read[0])?,
+            parts[1].tile.of::<T>(&read[1])?,
         ];
+        let mut listed = read[2..].iter();
+        let numbers = [0, 1].map(|side: usize| {
+            let block = parts[side].numbers.and_then(|_| listed.next());
+            block.map_or(Numbers::From(parts[side].first), |block| {
+                Numbers::Listed(block.slice::<u64>())
+            })
+        });
         let squares = [parts[0].squares(views[0])?, parts[1].squares(views[1])?];
         let [queries, rows] = [0, 1].map(|side: usize| NumberedRows {
             values: views[side],
             squares: &squares[side],
-            first: parts[side].first,
+            numbers: numbers[side],
         });
         let bytes = self.tile.scratch() * size_of::<T>();
         let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]);

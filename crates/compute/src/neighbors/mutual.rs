@@ -42,7 +42,7 @@ pub(super) fn plans<S: Side>(
         .map(|(block, _)| side.numbers(block))
         .collect();
     let longest = rows.first().map_or(0, |rows| rows.end - rows.start);
-    if blocks.len() > 1 && 2 * longest * longest * side.width() < FLOPS_A_TASK {
+    if blocks.len() > 1 && 2 * longest * longest * side.terms() < FLOPS_A_TASK {
         return Ok(None);
     }
     let with_lists = blocks.into_iter().zip(&rows).map(|((block, bytes), rows)| {
@@ -53,7 +53,7 @@ pub(super) fn plans<S: Side>(
     if groups.len() > 1 {
         // A later row's list comes and goes with each group, and saves half of its products.
         let of_group = rows.last().map_or(0, |last| last.end) / groups.len() as u64;
-        if 2 * list_bytes * FLOPS_A_BYTE > of_group * side.width() {
+        if 2 * list_bytes * FLOPS_A_BYTE > of_group * side.terms() {
             return Ok(None);
         }
     }

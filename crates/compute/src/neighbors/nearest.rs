@@ -8,7 +8,7 @@ use outcore_core::{DType, Error, Job, Order, RealType, Result, Session, Stage};
 use outcore_engine::{Block, Context, Extent, Plan, Region, Task, TaskError};
 use outcore_kernels::{Metric, Neighbor};
 use outcore_matrix::sparse::{NewSparse, SparseShape};
-use outcore_matrix::{Array, Compressed, Layout, Sparse, Target, Tile};
+use outcore_matrix::{Array, Compressed, Layout, Output, Sparse, Target, Tile};
 
 use super::{NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Wanted, groups, meet};
 use super::{mutual, resumed};
@@ -30,10 +30,29 @@ pub(super) fn arrays<S: Side>(
     options: NeighborOptions,
     outputs: NeighborOutputs,
 ) -> Result<Job<[Array; 2]>> {
-    let (m, k) = (side.queries().end, options.k);
     let mut first = Plan::new(NAME);
-    let mut target = |output: outcore_matrix::Output, dtype| {
-        let target = output.target(session, dtype, &[m, k], Order::Row, &mut first)?;
+    let checkpoint = outputs.checkpoint.clone();
+    let shape = [side.queries().end, options.k];
+    let [distances, rows] = targets(session, shape, outputs, &mut first)?;
+    if let Some(checkpoint) = checkpoint {
+        let targets = [distances, rows];
+        return resumed::arrays(session, side, first, options, targets, checkpoint);
+    }
+    let of = |target: &Target| (target.extent.clone(), target.array.layout());
+    let into = Into::Arrays([of(&distances), of(&rows)]);
+    let plans = plans(session, side, first, options, &into)?;
+    distances.job_beside(rows, session, plans, run_all)
+}
+
+/// Both results, m x k.
+pub(super) fn targets(
+    session: &Session,
+    [m, k]: [u64; 2],
+    outputs: NeighborOutputs,
+    first: &mut Plan,
+) -> Result<[Target; 2]> {
+    let mut target = |output: Output, dtype| {
+        let target = output.target(session, dtype, &[m, k], Order::Row, first)?;
         match target.array.order() == Order::Row || k == 1 || m <= 1 {
             true => Ok(target),
             false => Err(Error::value(format!(
@@ -42,16 +61,10 @@ pub(super) fn arrays<S: Side>(
             ))),
         }
     };
-    let distances = target(outputs.distances, DType::F64)?;
-    let rows = target(outputs.rows, DType::I64)?;
-    if let Some(checkpoint) = outputs.checkpoint {
-        let targets = [distances, rows];
-        return resumed::arrays(session, side, first, options, targets, checkpoint);
-    }
-    let of = |target: &Target| (target.extent.clone(), target.array.layout());
-    let into = Into::Arrays([of(&distances), of(&rows)]);
-    let plans = plans(session, side, first, options, &into)?;
-    distances.job_beside(rows, session, plans, run_all)
+    Ok([
+        target(outputs.distances, DType::F64)?,
+        target(outputs.rows, DType::I64)?,
+    ])
 }
 
 /// To a sparse matrix, m x n.

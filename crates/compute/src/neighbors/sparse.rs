@@ -83,6 +83,47 @@ impl<T: Real> SparseSearch<T> {
         self.staying(0).left() / 8
     }
 
+    /// Blocks of queries that take at most `share` bytes each, and `bytes_beside` a query as many.
+    fn blocks_within(&self, share: u64, bytes_beside: u64) -> Vec<(Vec<Piece>, u64)> {
+        let most = (share / bytes_beside.max(1)).clamp(1, BLOCK_QUERIES);
+        let parts = Self::parts(&self.queries, share, most, Self::posted_bytes).into_iter();
+        parts
+            .map(|pieces| {
+                let bytes = pieces
+                    .iter()
+                    .map(|piece| self.queries.bytes_of(piece))
+                    .sum();
+                (pieces, bytes)
+            })
+            .collect()
+    }
+
+    /// A task that reads queries and rows, with some elements of scratch a query.
+    fn meeting(
+        &self,
+        plan: &mut Plan,
+        name: &'static str,
+        queries: &[Piece],
+        rows: &[Piece],
+        scratch: usize,
+    ) -> ([Part; 2], Task) {
+        let parts = [
+            Self::part(&self.queries, self.first, queries),
+            Self::part(&self.rows, 0, rows),
+        ];
+        let [q, x] = [queries, rows].map(measures);
+        let held = Self::posted_bytes(q) + Self::decoded_bytes(x);
+        let mut task = Task::new(name)
+            .flops(q.0 * x.0)
+            .scratch(scratch * q.0 as usize * size_of::<T>())
+            .held(held as usize);
+        for (of, pieces) in [(&self.queries, queries), (&self.rows, rows)] {
+            let regions = pieces.iter().flat_map(|piece| of.regions(plan, piece));
+            task = regions.fold(task, Task::read);
+        }
+        (parts, task)
+    }
+
     fn part(of: &Sparse, first: u64, pieces: &[Piece]) -> Part {
         Part {
             name: of.name().into(),
@@ -112,8 +153,9 @@ impl<T: Real> Side for SparseSearch<T> {
         self.rows.rows()
     }
 
-    fn width(&self) -> u64 {
-        self.rows.cols()
+    /// Entries of a row, in the mean.
+    fn terms(&self) -> u64 {
+        1 + self.rows.nonzeros() / self.rows.rows().max(1)
     }
 
     fn of_queries(&self, range: Range<u64>) -> Result<Self> {
@@ -130,17 +172,7 @@ impl<T: Real> Side for SparseSearch<T> {
     }
 
     fn blocks(&self, bytes_beside: u64) -> Vec<(Vec<Piece>, u64)> {
-        let most = (self.share() / bytes_beside.max(1)).clamp(1, BLOCK_QUERIES);
-        let parts = Self::parts(&self.queries, self.share(), most, Self::posted_bytes).into_iter();
-        parts
-            .map(|pieces| {
-                let bytes = pieces
-                    .iter()
-                    .map(|piece| self.queries.bytes_of(piece))
-                    .sum();
-                (pieces, bytes)
-            })
-            .collect()
+        self.blocks_within(self.share(), bytes_beside)
     }
 
     fn panels(&self, bytes_beside: u64) -> Vec<Vec<Piece>> {
@@ -165,6 +197,23 @@ impl<T: Real> Side for SparseSearch<T> {
         self.rows.stored_bytes() + others * (queries.end - queries.start)
     }
 
+    fn mutual_blocks(&self, bytes_beside: u64) -> Option<Vec<(Vec<Piece>, u64)>> {
+        // A group, and as much again of blocks that it meets.
+        let share = self.share() / 2;
+        self.of_themselves
+            .then(|| self.blocks_within(share, bytes_beside))
+    }
+
+    fn meet_each_other(
+        &self,
+        plan: &mut Plan,
+        [one, other]: [&Vec<Piece>; 2],
+        sought: [Sought; 2],
+    ) -> Task {
+        let (parts, task) = self.meeting(plan, "meet", one, other, 3);
+        task.run(move |cx| meet::<T>(&parts, sought, cx))
+    }
+
     fn compare(
         &self,
         plan: &mut Plan,
@@ -172,20 +221,7 @@ impl<T: Real> Side for SparseSearch<T> {
         rows: &Vec<Piece>,
         sought: Sought,
     ) -> Task {
-        let parts = [
-            Self::part(&self.queries, self.first, queries),
-            Self::part(&self.rows, 0, rows),
-        ];
-        let (m, [q, x]) = (sought.queries, [measures(queries), measures(rows)]);
-        let held = Self::posted_bytes(q) + Self::decoded_bytes(x);
-        let mut task = Task::new("compare")
-            .flops(m as u64 * x.0)
-            .scratch(m * size_of::<T>())
-            .held(held as usize);
-        for (of, pieces) in [(&self.queries, queries), (&self.rows, rows)] {
-            let regions = pieces.iter().flat_map(|piece| of.regions(plan, piece));
-            task = regions.fold(task, Task::read);
-        }
+        let (parts, task) = self.meeting(plan, "compare", queries, rows, 1);
         let leaves_out_itself = self.of_themselves;
         task.run(move |cx| compare::<T>(&parts, sought, leaves_out_itself, cx))
     }
@@ -243,6 +279,30 @@ fn compare<T: Real>(
             &stop,
         ),
     }?)
+}
+
+/// Two blocks of rows that look for each other.
+fn meet<T: Real>(
+    parts: &[Part; 2],
+    sought: [Sought; 2],
+    cx: &mut Context<'_>,
+) -> std::result::Result<(), TaskError> {
+    let Some((read, [of_one, of_other])) = cx.blocks.split_last_chunk_mut::<2>() else {
+        unreachable!("two lists are declared")
+    };
+    let (one, other) = read.split_at(parts[0].pieces.iter().map(PieceBlocks::count).sum());
+    let (one, other) = (parts[0].decode::<T>(one)?, parts[1].decode::<T>(other)?);
+    let one = one.numbered(parts[0].first);
+    let bytes = 3 * sought[0].queries * size_of::<T>();
+    Ok(kernels::add_mutual_sparse_neighbors(
+        [sought[0].nearest(of_one), sought[1].nearest(of_other)],
+        sought[0].metric,
+        one,
+        &Postings::new(one)?,
+        other.numbered(parts[1].first),
+        bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]),
+        &|| cx.cancelled.load(Ordering::Relaxed),
+    )?)
 }
 
 /// Rows in memory, each with its columns in order.

@@ -7,8 +7,11 @@
 //! library that makes the products.
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod found;
 mod sparse;
+
+use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use faer::MatRef;
@@ -18,8 +21,12 @@ use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view_mut};
 
 use found::{Found, Nearest};
 
+pub use blocks::{KnownBlock, RowCenters};
 pub use found::{Pair, Within};
-pub use sparse::{Postings, SparseNumberedRows, add_sparse_neighbors, add_sparse_within};
+pub use sparse::{
+    Postings, SparseNumberedRows, add_mutual_sparse_neighbors, add_sparse_neighbors,
+    add_sparse_within,
+};
 
 /// Columns of a product that are compared with the limit together.
 const COMPARED: usize = 64;
@@ -82,8 +89,50 @@ pub struct NumberedRows<'a, T: Real> {
     pub values: MatRef<'a, T>,
     /// |x|^2 of each, finite, as of [`squares_of_rows`].
     pub squares: &'a [f64],
-    /// The number of the first.
-    pub first: u64,
+    /// The number of each.
+    pub numbers: Numbers<'a>,
+}
+
+impl<'a, T: Real> NumberedRows<'a, T> {
+    fn part(&self, rows: Range<usize>) -> NumberedRows<'a, T> {
+        NumberedRows {
+            values: self.values.subrows(rows.start, rows.len()),
+            squares: &self.squares[rows.clone()],
+            numbers: self.numbers.part(rows),
+        }
+    }
+}
+
+/// The numbers of some rows.
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers<'a> {
+    /// This one, and those that follow it.
+    From(u64),
+    /// One by one.
+    Listed(&'a [u64]),
+}
+
+impl Numbers<'_> {
+    fn of(&self, row: usize) -> u64 {
+        match self {
+            Numbers::From(first) => first + row as u64,
+            Numbers::Listed(numbers) => numbers[row],
+        }
+    }
+
+    fn part(self, rows: Range<usize>) -> Self {
+        match self {
+            Numbers::From(first) => Numbers::From(first + rows.start as u64),
+            Numbers::Listed(numbers) => Numbers::Listed(&numbers[rows]),
+        }
+    }
+
+    fn are_of(&self, rows: usize) -> bool {
+        match self {
+            Numbers::From(_) => true,
+            Numbers::Listed(numbers) => numbers.len() == rows,
+        }
+    }
 }
 
 /// Queries and rows of a product that is compared at a time.
@@ -262,6 +311,8 @@ fn add<T: Real>(
     let ((m, d), n) = (queries.values.shape(), rows.values.nrows());
     let fits = rows.values.ncols() == d
         && (queries.squares.len(), rows.squares.len()) == (m, n)
+        && queries.numbers.are_of(m)
+        && rows.numbers.are_of(n)
         && scratch.len() >= tile.scratch();
     if !fits {
         return Err(Error::shape(
@@ -278,11 +329,7 @@ fn add<T: Real>(
     let (offsets, leasts) = of_rows.split_at_mut(tile.rows);
     for top in (0..n).step_by(tile.rows) {
         let count = tile.rows.min(n - top);
-        let part = NumberedRows {
-            values: rows.values.subrows(top, count),
-            squares: &rows.squares[top..top + count],
-            first: rows.first + top as u64,
-        };
+        let part = rows.part(top..top + count);
         let (scales, offsets) = (&mut scales[..count], &mut offsets[..count]);
         for ((scale, offset), square) in scales.iter_mut().zip(&mut *offsets).zip(part.squares) {
             [*scale, *offset] = metric.terms(*square).map(T::of);
@@ -294,12 +341,12 @@ fn add<T: Real>(
                 return Ok(());
             }
             let several = tile.queries.min(m - left);
-            let values = queries.values.subrows(left, several);
+            let some = queries.part(left..left + several);
             let products = &mut products[..several * count];
             gemm(
                 view_mut(products, several, count, count, 1)?,
                 metric.factor(),
-                values,
+                some.values,
                 part.values.transpose(),
                 T::ZERO,
                 blas,
@@ -316,22 +363,16 @@ fn add<T: Real>(
                 offsets,
             };
             if let Some(found) = &mut found_back {
-                let part = NumberedRows {
-                    values,
-                    squares: &queries.squares[left..left + several],
-                    first: queries.first + left as u64,
-                };
                 let leasts = &mut leasts[..count];
-                compared.add_back((found, top), products, part, leasts);
+                compared.add_back((found, top), products, some, leasts);
             }
             for (query, products) in products.chunks_exact(count).enumerate() {
-                let number = queries.first + (left + query) as u64;
                 compared.add_to(
                     (found, left + query),
                     products,
-                    (values, query),
-                    queries.squares[left + query],
-                    leaves_out_itself.then_some(number),
+                    (some.values, query),
+                    some.squares[query],
+                    leaves_out_itself.then(|| some.numbers.of(query)),
                 );
             }
         }
@@ -369,7 +410,7 @@ impl<T: Real> Compared<'_, T> {
             for (product, at) in products[start..end].iter().zip(start..) {
                 // What is not a number may be anything.
                 let is_beyond = *product * self.scales[at] + self.offsets[at] > least;
-                let row = self.rows.first + at as u64;
+                let row = self.rows.numbers.of(at);
                 if is_beyond || left_out == Some(row) {
                     continue;
                 }
@@ -427,7 +468,7 @@ impl<T: Real> Compared<'_, T> {
                     let (q, x) = ((queries.values, query), (self.rows.values, at));
                     let neighbor = Neighbor {
                         distance: metric.exact(q, square, x, self.rows.squares[at]),
-                        row: queries.first + query as u64,
+                        row: queries.numbers.of(query),
                     };
                     if found.take(top + at, neighbor) {
                         leasts[at] = limit(found, at);
@@ -625,8 +666,6 @@ pub fn neighbors_reference<T: Real>(
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -659,12 +698,12 @@ mod tests {
                 NumberedRows {
                     values: view(q, m, d, d, 1).unwrap(),
                     squares: &queries,
-                    first: 0,
+                    numbers: Numbers::From(0),
                 },
                 NumberedRows {
                     values: view(part, part.len() / d, d, d, 1).unwrap(),
                     squares: &squares,
-                    first: first as u64,
+                    numbers: Numbers::From(first as u64),
                 },
                 false,
                 tile,
@@ -723,7 +762,7 @@ mod tests {
             let part = |rows: Range<usize>| NumberedRows {
                 values: view(&x[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
                 squares: &squares[rows.clone()],
-                first: rows.start as u64,
+                numbers: Numbers::From(rows.start as u64),
             };
             let mut nearest = vec![Neighbor::NONE; n * k];
             let scratch = &mut vec![0.0; tile.scratch()];

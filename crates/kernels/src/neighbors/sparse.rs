@@ -276,7 +276,62 @@ pub fn add_sparse_neighbors<T: Real>(
     let sides = (queries, postings, rows);
     match found.k {
         0 => Ok(()),
-        _ => add(&mut found, metric, sides, leaves_out_itself, scratch, stop),
+        _ => add(
+            &mut found,
+            None,
+            metric,
+            sides,
+            leaves_out_itself,
+            scratch,
+            stop,
+        ),
+    }
+}
+
+/// Adds some sparse rows to the k nearest of each query, and the queries to the k nearest of each row,
+/// as [`add_mutual_neighbors`](super::add_mutual_neighbors) does of dense ones; `scratch` has three
+/// elements a query.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: as of [`add_sparse_neighbors`], whose lists these are.
+pub fn add_mutual_sparse_neighbors<T: Real>(
+    nearest: [&mut [Neighbor]; 2],
+    metric: Metric,
+    queries: SparseNumberedRows<'_, T>,
+    postings: &Postings<T>,
+    rows: SparseNumberedRows<'_, T>,
+    scratch: &mut [T],
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let (m, n) = (queries.count(), rows.count());
+    let [of_queries, of_rows] = nearest;
+    let lengths = (of_queries.len(), of_rows.len());
+    let lists = Nearest::new(of_queries, m).zip(Nearest::new(of_rows, n));
+    let Some((mut found, mut found_back)) = lists.filter(|(one, other)| one.k == other.k) else {
+        return Err(Error::shape(
+            "add_mutual_sparse_neighbors",
+            &[
+                ("queries", &m),
+                ("rows", &n),
+                ("nearest of queries", &lengths.0),
+                ("nearest of rows", &lengths.1),
+            ],
+        ));
+    };
+    let sides = (queries, postings, rows);
+    match found.k {
+        0 => Ok(()),
+        _ => add(
+            &mut found,
+            Some(&mut found_back),
+            metric,
+            sides,
+            false,
+            scratch,
+            stop,
+        ),
     }
 }
 
@@ -306,11 +361,20 @@ pub fn add_sparse_within<T: Real>(
         ));
     }
     let (metric, sides) = (within.metric, (queries, postings, rows));
-    add(within, metric, sides, leaves_out_itself, scratch, stop)
+    add(
+        within,
+        None,
+        metric,
+        sides,
+        leaves_out_itself,
+        scratch,
+        stop,
+    )
 }
 
 fn add<T: Real>(
     found: &mut impl Found,
+    found_back: Option<&mut Nearest<'_>>,
     metric: Metric,
     (queries, postings, rows): (
         SparseNumberedRows<'_, T>,
@@ -324,7 +388,8 @@ fn add<T: Real>(
     queries.check()?;
     rows.check()?;
     let m = queries.count();
-    if scratch.len() < m || postings.count() != m {
+    let each = if found_back.is_some() { 3 } else { 1 };
+    if scratch.len() < each * m || postings.count() != m {
         return Err(Error::shape(
             "sparse neighbors",
             &[("queries", &m), ("scratch", &scratch.len())],
@@ -343,7 +408,8 @@ fn add<T: Real>(
         steepest,
     };
     let limit = |last: f64, query: usize| T::of(bounds.limit::<T>(last, queries.squares[query]));
-    let least = &mut scratch[..m];
+    let (least, of_queries) = scratch.split_at_mut(m);
+    let mut back = found_back.map(|found| Back::new(found, bounds, queries, of_queries));
     for (query, least) in least.iter_mut().enumerate() {
         *least = limit(found.last(query), query);
     }
@@ -360,6 +426,13 @@ fn add<T: Real>(
             group.multiply(factor, entries, &mut products, &mut of_dense, &mut listed);
             let [scale, offset] = metric.terms(rows.squares[row]).map(T::of);
             let number = rows.first + row as u64;
+            if let Some(back) = &mut back {
+                back.add(
+                    (queries, group.first),
+                    &products[..group.count],
+                    (rows, row),
+                );
+            }
             for start in (0..group.count).step_by(COMPARED) {
                 let part = start..(start + COMPARED).min(group.count);
                 if !is_any_within(&products[part.clone()], scale, offset, &least[part.clone()]) {
@@ -386,6 +459,79 @@ fn add<T: Real>(
         }
     }
     Ok(())
+}
+
+/// Rows that look for queries, whose products with them are there.
+struct Back<'a, 'b, T> {
+    found: &'a mut Nearest<'b>,
+    bounds: Bounds,
+    /// Of the queries.
+    scales: &'a [T],
+    offsets: &'a [T],
+}
+
+impl<'a, 'b, T: Real> Back<'a, 'b, T> {
+    fn new(
+        found: &'a mut Nearest<'b>,
+        bounds: Bounds,
+        queries: SparseNumberedRows<'_, T>,
+        scratch: &'a mut [T],
+    ) -> Back<'a, 'b, T> {
+        let (scales, rest) = scratch.split_at_mut(queries.count());
+        let offsets = &mut rest[..queries.count()];
+        let mut steepest = 0.0_f64;
+        for ((scale, offset), square) in scales.iter_mut().zip(&mut *offsets).zip(queries.squares) {
+            let terms = bounds.metric.terms(*square);
+            steepest = steepest.max(terms[0]);
+            [*scale, *offset] = terms.map(T::of);
+        }
+        let longest = queries.squares.iter().copied().fold(0.0, f64::max).sqrt();
+        Back {
+            found,
+            bounds: Bounds {
+                longest,
+                steepest,
+                ..bounds
+            },
+            scales,
+            offsets,
+        }
+    }
+
+    /// Adds queries, from `first` on, to the nearest of a row.
+    fn add(
+        &mut self,
+        (queries, first): (SparseNumberedRows<'_, T>, usize),
+        products: &[T],
+        (rows, row): (SparseNumberedRows<'_, T>, usize),
+    ) {
+        let (bounds, square) = (self.bounds, rows.squares[row]);
+        let limit = |last: f64| T::of(bounds.limit::<T>(last, square));
+        let mut least = limit(self.found.last(row));
+        for start in (0..products.len()).step_by(COMPARED) {
+            let part = start..(start + COMPARED).min(products.len());
+            let of_part = first + part.start..first + part.end;
+            let (scales, offsets) = (&self.scales[of_part.clone()], &self.offsets[of_part]);
+            if !super::is_any_within(&products[part.clone()], scales, offsets, least) {
+                continue;
+            }
+            for at in part {
+                let query = first + at;
+                // What is not a number may be anything.
+                if products[at] * self.scales[query] + self.offsets[query] > least {
+                    continue;
+                }
+                let squares = [queries.squares[query], square];
+                let neighbor = Neighbor {
+                    distance: exact(bounds.metric, queries.row(query), rows.row(row), squares),
+                    row: queries.first + query as u64,
+                };
+                if self.found.take(row, neighbor) {
+                    least = limit(self.found.last(row));
+                }
+            }
+        }
+    }
 }
 
 /// Whether a row may be as near to one of some queries as their limits.
@@ -542,6 +688,35 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn both_sides_find_what_they_find_alone(
+            all in rows(150),
+            k in 1usize..6,
+            block in 1usize..60,
+            metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
+        ) {
+            let made = Rows::of(&all);
+            let blocks: Vec<Rows> = all.chunks(block).map(Rows::of).collect();
+            let postings: Vec<_> = blocks.iter().map(|part| Postings::new(part.numbered(0)).unwrap()).collect();
+            let mut expected = vec![Neighbor::NONE; k * all.len()];
+            let mut scratch = vec![0.0; 3 * all.len()];
+            let whole = Postings::new(made.numbered(0)).unwrap();
+            add_sparse_neighbors(&mut expected, metric, made.numbered(0), &whole, made.numbered(0), true, &mut scratch, &|| false).unwrap();
+            let mut nearest = vec![Neighbor::NONE; k * all.len()];
+            for one in 0..blocks.len() {
+                let numbered = |at: usize| blocks[at].numbered((at * block) as u64);
+                let of_one = k * blocks[one].squares.len();
+                let own = &mut nearest[k * one * block..][..of_one];
+                add_sparse_neighbors(own, metric, numbered(one), &postings[one], numbered(one), true, &mut scratch, &|| false).unwrap();
+                for other in one + 1..blocks.len() {
+                    let (before, after) = nearest.split_at_mut(k * other * block);
+                    let lists = [&mut before[k * one * block..][..of_one], &mut after[..k * blocks[other].squares.len()]];
+                    add_mutual_sparse_neighbors(lists, metric, numbered(one), &postings[one], numbered(other), &mut scratch, &|| false).unwrap();
+                }
+            }
+            prop_assert_eq!(nearest, expected);
+        }
+
         #[test]
         fn sparse_neighbors_are_those_of_a_plain_search(
             queries in rows(90),

@@ -2,8 +2,8 @@
 
 use outcore::kernels::{Metric, neighbors_reference, view};
 use outcore::neighbors::{
-    Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions, nearest_rows, nearest_rows_graph,
-    rows_within,
+    Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions, nearest_rows,
+    nearest_rows_by_centers, nearest_rows_graph, rows_within,
 };
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
@@ -119,6 +119,89 @@ fn rows_that_look_for_each_other_are_multiplied_once() {
     };
     let (own, queries) = (flops(None), flops(Some(&x)));
     assert!(own < queries / 100 * 52, "{own} of {queries}");
+}
+
+#[test]
+fn a_search_by_clusters_finds_the_same_bytes() {
+    // More neighbours than some clusters have rows; many distances are equal.
+    for k in [1, 300] {
+        let metric = Metric::Euclidean;
+        let options = NeighborOptions { k, metric };
+        let mut all = Vec::new();
+        for (memory, threads) in [(4 << 20, 1), (6 << 20, 2), (64 << 20, 2)] {
+            let (_folder, x, values) = stored(memory, threads, 7000);
+            let centers: Vec<f64> = values[..40 * WIDTH].iter().map(|x| f64::from(*x)).collect();
+            let some = x.slice(1000..1700, 0..WIDTH as u64).unwrap();
+            for queries in [None, Some(&some)] {
+                let (rows, queries) = ((&x).into(), queries.map(Into::into));
+                let job = nearest_rows_by_centers(
+                    x.session(),
+                    rows,
+                    queries,
+                    &centers,
+                    options,
+                    NeighborOutputs::default(),
+                );
+                let found = job.unwrap().run().unwrap();
+                let [distances, rows] = &found;
+                all.push((
+                    distances.to_vec::<f64>().unwrap(),
+                    rows.to_vec::<i64>().unwrap(),
+                ));
+            }
+        }
+        let (_folder, x, _) = stored(64 << 20, 2, 7000);
+        let some = x.slice(1000..1700, 0..WIDTH as u64).unwrap();
+        let expected = [None, Some(&some)].map(|queries| {
+            let (rows, queries) = ((&x).into(), queries.map(Into::into));
+            let job = nearest_rows(x.session(), rows, queries, options, Default::default());
+            let [distances, rows] = job.unwrap().run().unwrap();
+            (
+                distances.to_vec::<f64>().unwrap(),
+                rows.to_vec::<i64>().unwrap(),
+            )
+        });
+        for (number, found) in all.iter().enumerate() {
+            assert!(*found == expected[number % 2], "k = {k}, search {number}");
+        }
+    }
+}
+
+#[test]
+fn what_clusters_cannot_tell_is_refused() {
+    let (_folder, x, _) = stored(16 << 20, 2, 100);
+    let refused = |metric, centers: &[f64]| {
+        let options = NeighborOptions { k: 1, metric };
+        let outputs = NeighborOutputs::default();
+        nearest_rows_by_centers(x.session(), (&x).into(), None, centers, options, outputs)
+            .map(drop)
+            .unwrap_err()
+    };
+    let center = [0.0; WIDTH];
+    assert!(matches!(
+        refused(Metric::Cosine, &center),
+        Error::Value { .. }
+    ));
+    assert!(matches!(
+        refused(Metric::Euclidean, &[f64::NAN; WIDTH]),
+        Error::Value { .. }
+    ));
+    assert!(matches!(
+        refused(Metric::Euclidean, &center[1..]),
+        Error::Shape { .. }
+    ));
+    // Twenty bytes a row do not fit.
+    let (_folder, x, _) = stored(1 << 20, 1, 60_000);
+    let options = NeighborOptions {
+        k: 1,
+        metric: Metric::Euclidean,
+    };
+    let outputs = NeighborOutputs::default();
+    let job = nearest_rows_by_centers(x.session(), (&x).into(), None, &center, options, outputs);
+    assert!(matches!(
+        job.map(drop).unwrap_err(),
+        Error::OverBudget { .. }
+    ));
 }
 
 #[test]

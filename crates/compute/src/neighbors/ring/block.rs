@@ -16,7 +16,8 @@ use outcore_core::{Error, Result};
 use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{
-    Blas, MatRef, Metric, Neighbor, NeighborTile, NumberedRows, Postings, Real, SparseNumberedRows,
+    Blas, MatRef, Metric, Neighbor, NeighborTile, NumberedRows, Numbers, Postings, Real,
+    SparseNumberedRows,
 };
 use outcore_matrix::sparse::{Piece, whole_lines};
 use outcore_matrix::{Operand, Rows, Sparse};
@@ -460,7 +461,7 @@ fn view<T: Real>(block: &[u8]) -> Result<View<'_, T>> {
         false => View::Dense(NumberedRows {
             values: MatRef::from_row_major_slice(values, rows, header.width as usize),
             squares,
-            first: header.first,
+            numbers: Numbers::From(header.first),
         }),
     })
 }
