@@ -47,6 +47,7 @@ __all__ = [
     "export_sparse",
     "gemm",
     "gram_product",
+    "graph_degrees",
     "import_sparse",
     "kmeans_assign",
     "kmeans_distances",
@@ -55,7 +56,7 @@ __all__ = [
     "merge_traces",
     "mpi_finalize",
     "nearest_rows",
-    "nearest_rows_graph",
+    "neighbors_graph",
     "open_matrix",
     "open_raw",
     "open_sparse",
@@ -65,7 +66,6 @@ __all__ = [
     "reduce",
     "reuse_shares",
     "row_norms",
-    "rows_within",
     "scale",
     "shard_form",
     "sparse_column_statistics",
@@ -241,14 +241,11 @@ def nearest_rows(
     centers: npt.NDArray[np.float64] | None,
     team: Team | None,
 ) -> Job: ...
-def nearest_rows_graph(
-    session: Session, rows: _Operand, queries: _Operand | None, k: int, metric: str, has_distances: bool, out: str | None
-) -> Job: ...
-def rows_within(
+def neighbors_graph(
     session: Session,
     rows: _Operand,
     queries: _Operand | None,
-    radius: float,
+    reach: float,
     metric: str,
     has_distances: bool,
     out: str | None,
@@ -258,18 +255,23 @@ def eigsh(
     session: Session,
     a: _Operand | SparseMatrix,
     options: dict[str, Any],
-    degrees: npt.NDArray[np.float64] | None = None,
+    degrees: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None,
     form: str | None = None,
 ) -> Job: ...
+def graph_degrees(session: Session, graph: _Operand | SparseMatrix) -> Job: ...
 def eigsh_of_function(
     session: Session,
     name: str,
-    order: int,
+    shape: tuple[int, int],
     products: Callable[[bool, npt.NDArray[np.float64]], npt.NDArray[np.float64]],
     options: dict[str, Any],
 ) -> Job: ...
 def svds(
-    session: Session, a: _Operand | SparseMatrix, options: dict[str, Any], mean: npt.NDArray[np.float64] | None = None
+    session: Session,
+    a: _Operand | SparseMatrix,
+    options: dict[str, Any],
+    mean: npt.NDArray[np.float64] | None = None,
+    known: npt.NDArray[np.float64] | None = None,
 ) -> Job: ...
 def svds_of_function(
     session: Session,

@@ -108,10 +108,11 @@ class Laplacian:
     ----------
     shape : (n, n)
     degrees : ndarray of shape (n,), float64
+        Without the weights of edges of nodes to themselves.
     """
 
-    def __init__(self, graph: Any, degrees: npt.NDArray[np.float64], form: str) -> None:
-        self._graph, self._form = graph, form
+    def __init__(self, graph: Any, degrees: npt.NDArray[np.float64], own: npt.NDArray[np.float64], form: str) -> None:
+        self._graph, self._own, self._form = graph, own, form
         self.degrees = degrees
         self.shape: tuple[int, int] = graph.shape
         self.dtype = np.dtype(np.float64)
@@ -123,7 +124,8 @@ def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = No
     Parameters
     ----------
     graph : Sparse, SciPy sparse matrix, Array or ndarray of shape (n, n)
-        Symmetric, with weights that are not negative. Edges of a node to itself count to its degree.
+        Symmetric, with weights that are not negative. Edges of a node to itself are left out, as in
+        `scipy.sparse.csgraph.laplacian`.
     normed : bool
         Rows of nodes without edges are then zero.
 
@@ -140,21 +142,15 @@ def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = No
 
 
 def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
-    from .linalg import csrgemv, gemm
-
     if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
         raise ShapeError(f"a graph has a square matrix, not one of shape {tuple(graph.shape)}")
-    ones = np.ones(graph.shape[1], computed(graph))
-    if isinstance(graph, Sparse) or is_scipy(graph):
-        degrees: Any = csrgemv(graph, ones, memory=memory, progress=progress)
-    else:
-        degrees = np.empty((graph.shape[0], 1), ones.dtype)
-        gemm(graph, ones[:, None], degrees, memory=memory, progress=progress)
-    degrees = degrees.ravel().astype(np.float64)
+    session = session_of(graph, memory=memory)
+    job = _native.graph_degrees(session._inner, native_rows(graph, "the graph", session))
+    degrees, own = session._run(job, "degrees", progress)
     negative = np.flatnonzero(~(degrees >= 0))
     if len(negative):
         raise ArgumentError(f"node {negative[0]} of the graph has degree {degrees[negative[0]]}; weights must not be negative")
-    return Laplacian(graph, degrees, form)
+    return Laplacian(graph, degrees, own, form)
 
 
 def eigsh(
@@ -204,7 +200,7 @@ def eigsh(
         Go on for five passes from a fresh random block, which shows pairs that the first start vectors had no part of.
     checkpoint : path, optional
         A file that is replaced after every restart. The same call in another process goes on from there, with the same bits; it
-        is removed at the end.
+        is removed at the end. That of another search or matrix is refused.
     random_state : int
         Seed of the start vectors.
 
@@ -226,23 +222,13 @@ def eigsh(
     Notes
     -----
     Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems" (2008). The basis is in memory where it
-    fits, else in scratch; blocks of `block` columns must fit. While the basis is in memory, the bits are the same for any
-    number of threads.
+    fits, else in scratch; a few blocks of columns must fit. What does not fit is refused before anything is read. The bits are
+    the same for any number of threads, and wherever the basis lies; the budget decides on them as far as it decides on `block`
+    and `basis`, and on how passes over A are cut.
     """
     options = native_options(k, which, v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A._graph if isinstance(A, Laplacian) else A, memory=memory)
-    dtype: np.dtype[Any] = np.dtype(np.float64)
-    if isinstance(A, Laplacian):
-        graph = native_rows(A._graph, "the graph", session)
-        job = _native.eigsh(session._inner, graph, options, A.degrees, A._form)
-        found = session._run(job, "eigenpairs", progress)
-    elif _is_matrix(A):
-        rows, dtype = _rows(A, session)
-        found = session._run(_native.eigsh(session._inner, rows, options), "eigenpairs", progress)
-    else:
-        products = _Products(A, shape, symmetric=True)
-        job = _native.eigsh_of_function(session._inner, products.name, products.shape[0], products, options)
-        found = products.run(session, job, "eigenpairs", progress)
+    found, dtype = _search(session, A, shape, options, progress, symmetric=True)
     values = found["values"]
     vectors = found_vectors(session, found["vectors"], len(values), dtype)
     made = EigenPairs((values.astype(dtype, copy=False), vectors))
@@ -305,19 +291,38 @@ def svds(
     """
     options = native_options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A, memory=memory)
-    dtype: np.dtype[Any] = np.dtype(np.float64)
-    if _is_matrix(A):
-        rows, dtype = _rows(A, session)
-        found = session._run(_native.svds(session._inner, rows, options), "singular triplets", progress)
-    else:
-        products = _Products(A, shape, symmetric=False)
-        job = _native.svds_of_function(session._inner, products.name, products.shape, products, options)
-        found = products.run(session, job, "singular triplets", progress)
+    found, dtype = _search(session, A, shape, options, progress, symmetric=False)
     values = found["values"]
     left, right = (found_vectors(session, found[side], len(values), dtype) for side in ("left", "right"))
     made = SingularTriplets((left, values.astype(dtype, copy=False), right.T))
     made._tell(found, tol)
     return made
+
+
+def _search(
+    session: Session,
+    A: Any,
+    shape: int | tuple[int, int] | None,
+    options: dict[str, Any],
+    progress: bool | None,
+    *,
+    symmetric: bool,
+) -> tuple[dict[str, Any], np.dtype[Any]]:
+    """What is found, and the type of results."""
+    label = "eigenpairs" if symmetric else "singular triplets"
+    double: np.dtype[Any] = np.dtype(np.float64)
+    if symmetric and isinstance(A, Laplacian):
+        graph = native_rows(A._graph, "the graph", session)
+        job = _native.eigsh(session._inner, graph, options, (A.degrees, A._own), A._form)
+        return session._run(job, label, progress), double
+    if _is_matrix(A):
+        rows, dtype = _rows(A, session)
+        job = (_native.eigsh if symmetric else _native.svds)(session._inner, rows, options)
+        return session._run(job, label, progress), dtype
+    products = _Products(A, shape, symmetric=symmetric)
+    native = _native.eigsh_of_function if symmetric else _native.svds_of_function
+    job = native(session._inner, products.name, products.shape, products, options)
+    return products.run(session, job, label, progress), double
 
 
 def native_options(

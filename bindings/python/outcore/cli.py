@@ -23,6 +23,7 @@ from . import (
     _native,
     _neighbor_commands,
     _plan,
+    _spectra_bench_commands,
     _spectra_commands,
     _store,
     errors,
@@ -646,6 +647,7 @@ for _command in (
     *_embedding_commands.COMMANDS,
     *_neighbor_commands.COMMANDS,
     *_spectra_commands.COMMANDS,
+    *_spectra_bench_commands.COMMANDS,
     *_knn_bench_commands.COMMANDS,
 ):
     cli.add_command(_command)

@@ -33,8 +33,17 @@ def __dir__() -> list[str]:
 BLOCK_BYTES = 16 << 20
 """Rows of an array in memory are centred and projected in blocks of this size, so that no centred copy of all of it is made."""
 
-SPARSE_TOL = 1e-6
-"""Of components of sparse rows, relative to the largest singular value."""
+ITERATION_TOL = 1e-6
+"""Of components that come from an iteration, relative to the largest singular value."""
+
+OPERATIONS_A_BYTE = 64
+"""Of dense products, while a byte is read."""
+
+NARROW = 3
+"""Products with a few columns take so many times longer than those that make a covariance, operation by operation."""
+
+MEAN_MOST = 1e4
+"""The sum of squared means, relative to that of variances, with which products with centred rows keep enough digits."""
 
 
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
@@ -82,7 +91,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     Notes
     -----
     Components of sparse rows come from products with the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes,
-    and need memory, or scratch, for some n_components vectors of n_features.
+    and need memory, or scratch, for some n_components vectors of n_features. So do a given number of components of dense rows
+    with so many features that a covariance would take more operations, counting 64 for a byte that is read: more than 15,048
+    features for 50 components of float64, unless means are more than 100 times the deviations.
 
     Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 
@@ -136,24 +147,29 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             if samples < 2:
                 raise ArgumentError(f"the ranks have {samples} sample(s), but at least 2 are needed")
             count, variance = self._wanted(samples, X.shape[1])
-            if _is_sparse(X):
-                self._keep(self._sparse_fit(X, session, run, count, variance), computed(X))
+            found = None
+            if _is_sparse(X) or (team is None and count is not None and _is_iterated(X.shape, computed(X).itemsize, count)):
+                found = self._iterated_fit(X, session, run, count, variance)
+            if found is not None:
+                self._keep(found, computed(X))
                 return self
             job = _native.pca_fit(session._inner, native_operand(X, "X", session), count, variance, self._seed(), team)
             self._keep(run(job, "finding components"), computed(X))
         return self
 
-    def _sparse_fit(self, X: Any, session: Session, run: Run, count: int | None, variance: float | None) -> dict[str, Any]:
-        """What a fit of dense rows finds, by an iteration on the centred matrix."""
+    def _iterated_fit(
+        self, X: Any, session: Session, run: Run, count: int | None, variance: float | None
+    ) -> dict[str, Any] | None:
+        """What the covariance gives, by an iteration on the centred matrix; None for dense rows too far from zero for that."""
         if variance is not None:
             raise ArgumentError(
                 f"n_components={variance} is a part of the variance, which takes dense rows; of sparse ones give an int"
             )
         samples, features = X.shape
-        matrix = native_sparse(X, session, "X")
-        columns = run(_native.sparse_column_statistics(session._inner, matrix, None), "averaging")
-        _check_finite(X, columns)
-        options = native_options(count or min(samples, features), tol=SPARSE_TOL, random_state=self._seed())
+        matrix, columns = _columns(X, session, run)
+        if not _is_sparse(X) and samples * (columns["mean"] ** 2).sum() > MEAN_MOST * columns["m2"].sum():
+            return None
+        options = native_options(count or min(samples, features), tol=ITERATION_TOL, random_state=self._seed())
         found = run(_native.svds(session._inner, matrix, options, columns["mean"]), "finding components")
         freedom = max(samples - 1, 1)
         values = found["values"][::-1]
@@ -331,6 +347,10 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
         Residuals of singular triplets, relative to the largest singular value.
     method : {"auto", "krylov", "randomized"}
         As of `outcore.linalg.svds`.
+    warm_start : bool
+        Whether `fit` begins with the components of the last one, if there are any of as many features: of a matrix that has
+        only got more rows, or changed a little, it takes fewer passes. Not of matrices with far more columns than rows, nor of
+        those in CSC.
     memory, random_state, progress
         As of `PCA`.
 
@@ -344,6 +364,8 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
         Variance of the coordinates along each component, and its part of the variance of all features.
     residuals_ : ndarray of shape (n_components,)
         |A^T u - s v| of each triplet.
+    passes_ : int
+        Products with a block of vectors.
     n_features_in_ : int
     trace_ : Trace
 
@@ -360,6 +382,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
         *,
         tol: float = 1e-4,
         method: Method = "auto",
+        warm_start: bool = False,
         memory: int | str | None = None,
         random_state: Any = None,
         progress: bool | None = None,
@@ -367,6 +390,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
         self.n_components = n_components
         self.tol = tol
         self.method = method
+        self.warm_start = warm_start
         self.memory = memory
         self.random_state = random_state
         self.progress = progress
@@ -391,17 +415,17 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
                     f"n_components={wanted!r} must be an integer from 1 to min(n_samples={samples}, n_features={features})"
                 )
             options = native_options(wanted, tol=self.tol, method=self.method, random_state=_seed(self.random_state))
-            if _is_sparse(X):
-                matrix = native_sparse(X, session, "X")
-                statistics = _native.sparse_column_statistics(session._inner, matrix, None)
-            else:
-                matrix = native_operand(X, "X", session)
-                statistics = _native.column_statistics(session._inner, matrix, None)
-            columns = run(statistics, "averaging")
-            _check_finite(X, columns)
-            found = run(_native.svds(session._inner, matrix, options), "finding components")
+            matrix, columns = _columns(X, session, run)
+            found = run(_native.svds(session._inner, matrix, options, None, self._known(features)), "finding components")
             self._keep(found, _components(session, found), columns, computed(X))
         return self
+
+    def _known(self, features: int) -> npt.NDArray[np.float64] | None:
+        """The components that a search begins with."""
+        known = getattr(self, "components_", None) if self.warm_start else None
+        if known is None or known.shape[1] != features:
+            return None
+        return np.ascontiguousarray(known, np.float64).ravel()
 
     def _keep(self, found: dict[str, Any], components: Floats, columns: dict[str, Any], dtype: np.dtype[Any]) -> None:
         samples, values = columns["count"], found["values"][::-1]
@@ -409,7 +433,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
         total = columns["m2"].sum() / samples
         self.components_ = components.astype(dtype, copy=False)
         self.singular_values_ = values.astype(dtype, copy=False)
-        self.residuals_ = found["residuals"][::-1].copy()
+        self.residuals_, self.passes_ = found["residuals"][::-1].copy(), found["products"]
         self.explained_variance_ = variance.astype(dtype, copy=False)
         self.explained_variance_ratio_ = (variance / total if total > 0 else np.zeros(len(values))).astype(dtype, copy=False)
 
@@ -477,6 +501,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
     explained_variance_: Floats
     explained_variance_ratio_: Floats
     residuals_: npt.NDArray[np.float64]
+    passes_: int
 
 
 def _seed(state: Any) -> int:
@@ -493,12 +518,29 @@ def _is_sparse(x: Any) -> bool:
     return isinstance(x, Sparse) or is_scipy(x)
 
 
-def _check_finite(x: Any, columns: dict[str, Any]) -> None:
-    """Refuses what the statistics of its columns say is not finite."""
+def _is_iterated(shape: tuple[int, int], element_bytes: int, count: int) -> bool:
+    """Whether components come from an iteration: where its operations, and those that cores could do while its passes read, are
+    fewer than those of a covariance."""
+    samples, features = shape
+    block = 16
+    passes = 12 + 3 * count / block
+    return passes * (4 * NARROW * block + OPERATIONS_A_BYTE * element_bytes) < features and samples > count
+
+
+def _columns(x: Any, session: Session, run: Run) -> tuple[Any, dict[str, Any]]:
+    """The matrix as searches take it, and statistics of its columns, which must be finite."""
+    if _is_sparse(x):
+        matrix: Any = native_sparse(x, session, "X")
+        statistics = _native.sparse_column_statistics(session._inner, matrix, None)
+    else:
+        matrix = native_operand(x, "X", session)
+        statistics = _native.column_statistics(session._inner, matrix, None)
+    columns = run(statistics, "averaging")
     bad = np.flatnonzero(~np.isfinite(columns["min"] + columns["max"]))
     if len(bad):
         column = int(bad[0])
         raise NotFiniteError(f"{x!r} has a value that is not finite in column {column}", column=column)
+    return matrix, columns
 
 
 def _components(session: Session, found: dict[str, Any]) -> Floats:

@@ -141,9 +141,15 @@ class _Neighbors(Estimator):
         queries = self.n_samples_fit_ if X is None else X.shape[0]
         return sample_centers(session, self._rows, min(math.isqrt(self.n_samples_fit_), queries // QUERIES_EACH), self.progress)
 
-    def _alone(self) -> None:
+    def _graph(self, X: Any, reach: float, has_distances: bool, out: PathLike | None, label: str) -> Any:
+        """The `reach` nearest rows, or those within this radius if it is a float, as a matrix: in memory, or at `out`."""
         if self.comm is not None:
             raise ArgumentError("graphs and neighbours within a radius are found among rows of one process: comm must be None")
+        session, rows, queries = self._sides(X)
+        path = None if out is None else full_path(out)
+        job = _native.neighbors_graph(session._inner, rows, queries, reach, self.metric, has_distances, path)
+        graph = Sparse._result(session, session._run(job, label, self.progress))
+        return graph.scipy(progress=self.progress) if out is None else graph
 
     def kneighbors(
         self,
@@ -218,13 +224,7 @@ class _Neighbors(Estimator):
             As of `kneighbors`.
         """
         has_distances = _has_distances(mode)
-        k = self._count(X, n_neighbors)
-        self._alone()
-        session, rows, queries = self._sides(X)
-        path = None if out is None else full_path(out)
-        job = _native.nearest_rows_graph(session._inner, rows, queries, k, self.metric, has_distances, path)
-        graph = Sparse._result(session, session._run(job, "nearest rows", self.progress))
-        return graph.scipy(progress=self.progress) if out is None else graph
+        return self._graph(X, self._count(X, n_neighbors), has_distances, out, "nearest rows")
 
 
 class NearestNeighbors(_Neighbors):
@@ -392,14 +392,7 @@ class NearestNeighbors(_Neighbors):
             raise ArgumentError(f"radius={radius!r} must be a number{'' if self._is_product else ' of 0 or more'}")
         if sort_results and out is not None:
             raise ArgumentError("sort_results=True sorts in memory; with out, entries come in the order of the rows")
-        self._alone()
-        session, rows, queries = self._sides(X)
-        path = None if out is None else full_path(out)
-        job = _native.rows_within(session._inner, rows, queries, float(radius), self.metric, has_distances, path)
-        graph = Sparse._result(session, session._run(job, "rows within a radius", self.progress))
-        if out is not None:
-            return graph
-        found = graph.scipy(progress=self.progress)
+        found = self._graph(X, float(radius), has_distances, out, "rows within a radius")
         if sort_results:
             lines = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
             order = np.lexsort((found.data, lines))

@@ -69,7 +69,7 @@ mod _native {
         Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw, temporary_matrix,
     };
     #[pymodule_export]
-    use crate::neighbors::{nearest_rows, nearest_rows_graph, rows_within};
+    use crate::neighbors::{nearest_rows, neighbors_graph};
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]
@@ -88,7 +88,7 @@ mod _native {
         sparse_column_statistics, sparse_in_memory, sparse_row_norms, sparse_scaled, sparse_tiled,
     };
     #[pymodule_export]
-    use crate::spectra::{eigsh, eigsh_of_function, svds, svds_of_function};
+    use crate::spectra::{eigsh, eigsh_of_function, graph_degrees, svds, svds_of_function};
     #[pymodule_export]
     use crate::store::{
         crc32c, store_check, store_format, store_is_formatted, store_list, store_repair,

@@ -80,56 +80,43 @@ pub(crate) fn nearest_rows(
     )
 }
 
-/// The same as a sparse matrix; `out` is a path, or None for scratch.
+/// As a sparse matrix, the `reach` nearest rows where that is a whole number, else those within this
+/// radius; `out` is a path, or None for scratch.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
     reason = "two operands, what to find, and what to make of it"
 )]
-pub(crate) fn nearest_rows_graph(
+pub(crate) fn neighbors_graph(
     py: Python<'_>,
     session: &Session,
     rows: &Bound<'_, PyAny>,
     queries: Option<Bound<'_, PyAny>>,
-    k: u64,
+    reach: Reach,
     metric: &str,
     has_distances: bool,
     out: Option<PathBuf>,
 ) -> PyResult<Job> {
     let (session, metric) = (session.get()?, metric_of(metric)?);
     let (rows, queries) = sides(rows, queries)?;
-    let options = NeighborOptions { k, metric };
-    Job::plan(
-        py,
-        || neighbors::nearest_rows_graph(session, rows, queries, options, has_distances, out),
-        sparse::made,
-    )
+    let plan = || match reach {
+        Reach::Count(k) => {
+            let options = NeighborOptions { k, metric };
+            neighbors::nearest_rows_graph(session, rows, queries, options, has_distances, out)
+        }
+        Reach::Radius(radius) => {
+            let options = RadiusOptions { radius, metric };
+            neighbors::rows_within(session, rows, queries, options, has_distances, out)
+        }
+    };
+    Job::plan(py, plan, sparse::made)
 }
 
-/// The rows within a radius of each query, as a sparse matrix.
-#[pyfunction]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "two operands, what to find, and what to make of it"
-)]
-pub(crate) fn rows_within(
-    py: Python<'_>,
-    session: &Session,
-    rows: &Bound<'_, PyAny>,
-    queries: Option<Bound<'_, PyAny>>,
-    radius: f64,
-    metric: &str,
-    has_distances: bool,
-    out: Option<PathBuf>,
-) -> PyResult<Job> {
-    let (session, metric) = (session.get()?, metric_of(metric)?);
-    let (rows, queries) = sides(rows, queries)?;
-    let options = RadiusOptions { radius, metric };
-    Job::plan(
-        py,
-        || neighbors::rows_within(session, rows, queries, options, has_distances, out),
-        sparse::made,
-    )
+/// Which rows are neighbours.
+#[derive(FromPyObject)]
+pub(crate) enum Reach {
+    Count(u64),
+    Radius(f64),
 }
 
 fn metric_of(name: &str) -> PyResult<Metric> {

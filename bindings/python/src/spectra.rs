@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use outcore::kernels::{MatMut, MatRef};
-use outcore::operator::{Given, GraphForm, Laplacian, Matrix};
+use outcore::operator::{Degrees, Given, GraphForm, Laplacian, Matrix};
 use outcore::spectra::{
     self, Method, SearchFacts, Spectrum, SpectrumOptions, Triplets, Vectors, Which,
 };
@@ -101,6 +101,24 @@ fn given(name: String, shape: [usize; 2], products: Py<PyAny>) -> Given<Box<Prod
     Given::new(name, shape, Box::new(apply))
 }
 
+/// A graph's degrees and the weights of edges of nodes to themselves.
+#[pyfunction]
+pub(crate) fn graph_degrees(
+    py: Python<'_>,
+    session: &Session,
+    graph: &Bound<'_, PyAny>,
+) -> PyResult<Job> {
+    let (session, graph) = (session.get()?, sparse::rows(graph)?);
+    Job::plan(
+        py,
+        || Degrees::of(session, graph),
+        |py, Degrees { others, own }| {
+            let pair = (PyArray1::from_vec(py, others), PyArray1::from_vec(py, own));
+            Ok(pair.into_pyobject(py)?.into_any().unbind())
+        },
+    )
+}
+
 /// Eigenpairs of a matrix; with degrees, of a form of the graph that it is the adjacency matrix of.
 #[pyfunction]
 #[pyo3(signature = (session, a, options, degrees=None, form=None))]
@@ -109,7 +127,7 @@ pub(crate) fn eigsh(
     session: &Session,
     a: &Bound<'_, PyAny>,
     options: Options,
-    degrees: Option<PyReadonlyArray1<'_, f64>>,
+    degrees: Option<[PyReadonlyArray1<'_, f64>; 2]>,
     form: Option<&str>,
 ) -> PyResult<Job> {
     let (session, rows, options) = (session.get()?, sparse::rows(a)?, options.options()?);
@@ -125,10 +143,10 @@ pub(crate) fn eigsh(
         Some("adjacency") => GraphForm::NormalizedAdjacency,
         _ => GraphForm::Laplacian,
     };
-    let degrees = degrees.as_array().to_vec();
+    let [others, own] = degrees.map(|degrees| degrees.as_array().to_vec());
     let plan = || {
         let graph = Matrix::new(session, rows)?.in_f64();
-        let graph = Laplacian::new(graph, degrees, form)?;
+        let graph = Laplacian::new(graph, Degrees { others, own }, form)?;
         spectra::eigsh(session, graph, DType::F64, options)
     };
     Job::plan(py, plan, spectrum)
@@ -140,12 +158,12 @@ pub(crate) fn eigsh_of_function(
     py: Python<'_>,
     session: &Session,
     name: String,
-    order: usize,
+    shape: [usize; 2],
     products: Py<PyAny>,
     options: Options,
 ) -> PyResult<Job> {
     let (session, options) = (session.get()?, options.options()?);
-    let operator = given(name, [order; 2], products);
+    let operator = given(name, shape, products);
     Job::plan(
         py,
         || spectra::eigsh(session, operator, DType::F64, options),
@@ -153,18 +171,24 @@ pub(crate) fn eigsh_of_function(
     )
 }
 
-/// Singular triplets of a matrix; with means, of the matrix less these.
+/// Singular triplets of a matrix; with means, of the matrix less these. `known` are right vectors that
+/// are near them, one after another.
 #[pyfunction]
-#[pyo3(signature = (session, a, options, mean=None))]
+#[pyo3(signature = (session, a, options, mean=None, known=None))]
 pub(crate) fn svds(
     py: Python<'_>,
     session: &Session,
     a: &Bound<'_, PyAny>,
     options: Options,
     mean: Option<PyReadonlyArray1<'_, f64>>,
+    known: Option<PyReadonlyArray1<'_, f64>>,
 ) -> PyResult<Job> {
-    let (session, rows, options) = (session.get()?, sparse::rows(a)?, options.options()?);
-    let mean = mean.map(|mean| mean.as_array().to_vec());
+    let (session, rows) = (session.get()?, sparse::rows(a)?);
+    let [mean, known] = [mean, known].map(|given| Some(given?.as_array().to_vec()));
+    let options = SpectrumOptions {
+        known,
+        ..options.options()?
+    };
     let plan = || match mean {
         Some(mean) => spectra::svds_of_centred_rows(session, rows, mean, options),
         None => spectra::svds_of_rows(session, rows, options),

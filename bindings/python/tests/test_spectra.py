@@ -129,6 +129,53 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("place", ["stored", "array"])
+def test_a_budget_is_refused_at_once_or_gives_what_any_number_of_threads_gives(place: str, tmp_path: Path) -> None:
+    a = sp.random(1500, 700, 0.02, "csr", np.float32, random_state=3)
+    oc.from_scipy(tmp_path / "stored", a)
+    oc.from_numpy(tmp_path / "array.npy", a.toarray())
+    path, expected = {"stored": "stored", "array": "array.npy"}[place], np.linalg.svd(a.toarray(), compute_uv=False)[:6][::-1]
+
+    def search(memory: int, threads: int) -> Any:
+        with oc.Session(memory, tmp_path / "scratch", threads, allow_tmpfs_scratch=True) as session:
+            stored = session.open(tmp_path / path)
+            try:
+                job = oc.explain(svds, stored, 6)
+            except errors.OverBudgetError as refused:
+                return refused
+            assert "passes at least" in job.notes
+            found = svds(stored, 6)
+            np.testing.assert_allclose(found[1], expected, rtol=1e-5)
+            return [np.asarray(part) for part in found], found.basis_in_memory
+
+    places = []
+    for memory in [(1 << 20) * size // 4 for size in (4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)]:
+        first, *others = (search(memory, threads) for threads in (1, 2, 5))
+        if isinstance(first, errors.OverBudgetError):
+            assert not places
+            assert all(isinstance(other, errors.OverBudgetError) and other.needed == first.needed for other in others)
+            assert first.needed > memory
+            assert not isinstance(search(first.needed, 2), errors.OverBudgetError)
+            continue
+        places.append(first[1])
+        for other in others:
+            assert other[1] == first[1]
+            for one, same in zip(first[0], other[0], strict=True):
+                np.testing.assert_array_equal(one, same)
+    assert len(places) > 4
+    assert len(places) < 11
+
+
+def test_bits_do_not_depend_on_where_the_basis_lies(rng: np.random.Generator) -> None:
+    a = rng.standard_normal((2500, 40))
+    a = (a * np.linspace(1, 2, 40)) @ a.T
+    options: dict[str, Any] = {"block": 4, "ncv": 24, "tol": 1e-8}
+    found = [eigsh(lambda x: a @ x, 5, shape=2500, memory=memory, **options) for memory in ("64MiB", "3MiB")]
+    assert [each.basis_in_memory for each in found] == [True, False]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
 def test_a_pair_that_the_start_vector_has_no_part_of_is_found() -> None:
     a = np.diag(np.r_[10.0, 9.0, 8.0, np.linspace(0, 1, 197)])
     start = np.ones(200)
@@ -246,6 +293,12 @@ def test_a_killed_search_goes_on_with_the_same_bits(tmp_path: Path, rng: np.rand
     assert run(11, "other.npz")
     with pytest.raises(errors.ArgumentError, match="another search"):
         eigsh(a, 5, checkpoint=checkpoint)
+    other = a + 0.01 * np.diag(rng.standard_normal(120))
+    for x, message in ((other, "another matrix"), (a[:119, :119], "another search")):
+        with pytest.raises(errors.ArgumentError, match=f"{checkpoint} .*{message}"):
+            eigsh(lambda v, x=x: x @ v, 4, shape=len(x), checkpoint=checkpoint, block=4, ncv=24)
+    with pytest.raises(errors.ArgumentError, match="another search"):
+        eigsh(lambda v: a @ v, 4, shape=120, checkpoint=checkpoint, block=4, ncv=24, v0=np.ones(120))
     checkpoint.write_bytes(b"{}")
     with pytest.raises(errors.CorruptError, match="no checkpoint"):
         eigsh(a, 5, checkpoint=checkpoint)
@@ -262,6 +315,19 @@ def test_laplacians_of_graphs(tmp_path: Path) -> None:
         for normed in (False, True):
             expected = np.linalg.eigvalsh(laplacian_of(graph, normed=normed).toarray())
             operator = laplacian(x, normed=normed)
+            np.testing.assert_allclose(eigsh(operator, 4, which="SA")[0], expected[:4], atol=1e-6)
+            np.testing.assert_allclose(eigsh(operator, 4, which="LA")[0], expected[-4:], atol=1e-6)
+    loops = graph.copy()
+    loops.setdiag(np.arange(300) % 4)
+    for x in (loops, oc.from_scipy(tmp_path / "loops", loops), oc.from_numpy(tmp_path / "loops.npy", loops.toarray())):
+        for normed in (False, True):
+            same, degrees = laplacian_of(loops, normed=normed, return_diag=True)
+            operator = laplacian(x, normed=normed)
+            np.testing.assert_allclose(
+                np.where(degrees == 1, 0, np.sqrt(operator.degrees)) if normed else operator.degrees,
+                np.where(degrees == 1, 0, degrees) if normed else degrees,
+            )
+            expected = np.linalg.eigvalsh(same.toarray())
             np.testing.assert_allclose(eigsh(operator, 4, which="SA")[0], expected[:4], atol=1e-6)
             np.testing.assert_allclose(eigsh(operator, 4, which="LA")[0], expected[-4:], atol=1e-6)
     with pytest.raises(errors.ArgumentError, match="negative"):
@@ -301,6 +367,23 @@ def test_truncated_svd_is_that_of_scikit_learn(dtype: str, tmp_path: Path) -> No
         TruncatedSVD(2).fit(oc.from_scipy(tmp_path / "bad", a))
 
 
+def test_a_warm_start_saves_passes(tmp_path: Path, rng: np.random.Generator) -> None:
+    # Topics, each of some words, so that values fall off as those of a corpus.
+    topics = rng.random((30, 600)) ** 8
+    rows = rng.poisson((rng.random((4000, 30)) ** 12) @ topics).astype(np.float64)
+    before, after = (oc.from_scipy(tmp_path / str(count), sp.csr_matrix(rows[:count])) for count in (3600, 4000))
+    warm, cold = TruncatedSVD(20, warm_start=True), TruncatedSVD(20)
+    first = warm.fit(before).passes_
+    passes = warm.fit(after).passes_
+    assert passes < first
+    assert passes < cold.fit(after).passes_
+    np.testing.assert_allclose(warm.singular_values_, np.linalg.svd(rows, compute_uv=False)[:20], rtol=1e-6)
+    assert cold.fit(after).passes_ == TruncatedSVD(20).fit(after).passes_
+    # Other features: from the beginning.
+    other = oc.from_scipy(tmp_path / "other", sp.csr_matrix(rows[:, :500]))
+    assert warm.fit(other).components_.shape == (20, 500)
+
+
 @pytest.mark.parametrize("shape", [(500, 60), (30, 200)])
 def test_components_of_sparse_rows_are_those_of_dense_ones(shape: tuple[int, int], tmp_path: Path) -> None:
     a = sp.random(*shape, 0.1, "csr", random_state=1)
@@ -315,6 +398,20 @@ def test_components_of_sparse_rows_are_those_of_dense_ones(shape: tuple[int, int
         np.testing.assert_allclose(np.asarray(found.transform(rows)), expected.transform(a.toarray()), atol=1e-4)
     with pytest.raises(errors.ArgumentError, match="part of the variance"):
         PCA(0.5).fit(a)
+
+
+def test_components_of_very_many_features_come_from_an_iteration(tmp_path: Path, rng: np.random.Generator) -> None:
+    a = (rng.standard_normal((150, 8)) * np.arange(8, 0, -1)) @ rng.standard_normal((8, 9000)) + rng.standard_normal((150, 9000))
+    expected = decomposition.PCA(3, svd_solver="full").fit(a)
+    far = a[:, :50] + 1e6
+    for x in (a, oc.from_numpy(tmp_path / "a.npy", a.astype("f4"))):
+        # A covariance takes some 650 MB.
+        found = PCA(3, memory="64MiB").fit(x)
+        for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.noise_variance_, expected.noise_variance_, rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(found.transform(x)), expected.transform(a), atol=1e-2)
+    np.testing.assert_allclose(PCA(3).fit(far).explained_variance_, decomposition.PCA(3).fit(far).explained_variance_, rtol=1e-6)
 
 
 def test_the_commands(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ use outcore_kernels::{Mat, MatMut, MatRef};
 
 pub use centred::Centred;
 pub use gram::Gram;
-pub use laplacian::{GraphForm, Laplacian};
+pub use laplacian::{Degrees, GraphForm, Laplacian};
 pub use matrix::Matrix;
 pub use turned::Turned;
 
@@ -50,6 +50,12 @@ pub trait Operator {
     /// What errors call it.
     fn name(&self) -> &str {
         "the operator"
+    }
+
+    /// What tells it from another one without a product: what a checkpoint is of.
+    fn identity(&self) -> String {
+        let [rows, cols] = self.shape();
+        format!("{rows} x {cols}")
     }
 
     /// Bytes that a pass of a product reads.
@@ -92,6 +98,14 @@ pub trait Operator {
     fn apply_gram(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
         gram_of_two_products(self, x, y, stage)
     }
+}
+
+/// A number that other vectors have not, most probably: FNV-1a.
+pub(crate) fn hash(vector: &[f64]) -> u64 {
+    let bytes = vector.iter().flat_map(|x| x.to_bits().to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 fn gram_of_two_products<O: Operator + ?Sized>(

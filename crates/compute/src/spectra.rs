@@ -10,8 +10,9 @@
 //!
 //! Cost: a pass over the matrix for each product with a block, n times the columns of the basis
 //! squared flops beside it, and three passes over the basis a block where that is in scratch.
-//! Determinism: the bits depend on the data, the options and the budget; with a basis in scratch,
-//! whose panels are cut by what products leave, on the number of threads too.
+//! Determinism: the bits depend on the data and the options, and on the budget as far as it decides
+//! on the widths of blocks and on how passes are cut; neither on the number of threads nor on where
+//! the basis lies.
 
 mod checkpoint;
 mod course;
@@ -30,7 +31,7 @@ use self::checkpoint::Checkpoint;
 use self::course::Planned;
 use self::search::{Accuracy, Search};
 pub use self::tall::Vectors;
-use crate::operator::{Centred, Gram, Matrix, Operator, Turned};
+use crate::operator::{Centred, Gram, Matrix, Operator, Turned, hash};
 
 /// Products in f32 are accurate enough for tolerances from this one on.
 const SINGLE_FROM: f64 = 1e-4;
@@ -79,6 +80,11 @@ pub struct SpectrumOptions {
     pub seed: u64,
     /// The first vector of the first block.
     pub start: Option<Vec<f64>>,
+    /// Vectors that are near those that are searched for, one after another, best first: of
+    /// singular triplets right ones. They save passes where a block has room for them, and where
+    /// the basis is of their side, which it is unless rows are far shorter than columns or lines
+    /// are columns.
+    pub known: Option<Vec<f64>>,
     /// Whether to look for pairs that were missed.
     pub check: bool,
     /// A file that tells, after each contraction, how far the search is.
@@ -105,6 +111,7 @@ impl SpectrumOptions {
             restarts_max: 300,
             seed: 0,
             start: None,
+            known: None,
             check: true,
             checkpoint: None,
         }
@@ -135,6 +142,16 @@ impl SpectrumOptions {
                 self.count
             )));
         }
+        let known = self.known.as_deref().unwrap_or_default();
+        if !known.len().is_multiple_of(order.max(1)) {
+            return Err(Error::shape(format!(
+                "known vectors of {} elements for vectors of {order}",
+                known.len()
+            )));
+        }
+        if !known.iter().all(|x| x.is_finite()) {
+            return Err(Error::value("known vectors are not finite"));
+        }
         let Some(start) = &self.start else {
             return Ok(());
         };
@@ -147,6 +164,14 @@ impl SpectrumOptions {
         match start.iter().all(|x| x.is_finite()) && start.iter().any(|&x| x != 0.0) {
             true => Ok(()),
             false => Err(Error::value("the start vector is zero or not finite")),
+        }
+    }
+
+    /// For a basis of the other side.
+    fn turned(self) -> SpectrumOptions {
+        SpectrumOptions {
+            known: None,
+            ..self
         }
     }
 }
@@ -246,12 +271,13 @@ pub fn eigsh(
     planned.note(&mut plan, &operator, &options, 1);
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage, _| {
-        let _held = stage.reserve("blocks of vectors", planned.held_bytes())?;
+        let held = stage.reserve("blocks of vectors", planned.blocks_bytes())?;
         let checkpoint = checkpoint(&options, &planned, &operator, "eigenpairs");
         let search = Search::new(&own, &operator, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
         let residuals = triplets::eigen_residuals(&operator, &mut found, planned.chunk, stage)?;
         let facts = planned.facts(&found, &operator, options.count);
+        drop(held);
         let signs = found.vectors.signs(stage)?;
         let vectors = found.vectors.finish(signs, dtype, stage)?;
         checkpoint.map_or(Ok(()), |at| at.forget())?;
@@ -290,7 +316,10 @@ pub fn svds(
 ) -> Result<Job<Triplets>> {
     let [m, n] = operator.shape();
     match m < n {
-        true => Ok(svds_tall(session, Turned(operator), dtype, options, false)?.map(turned)),
+        true => {
+            let options = options.turned();
+            Ok(svds_tall(session, Turned(operator), dtype, options, false)?.map(turned))
+        }
         false => svds_tall(session, operator, dtype, options, true),
     }
 }
@@ -319,7 +348,7 @@ fn svds_tall(
     planned.note(&mut plan, &gram, &options, 2);
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage: &mut Stage, _| {
-        let _held = stage.reserve("blocks of vectors", planned.held_bytes())?;
+        let held = stage.reserve("blocks of vectors", planned.blocks_bytes())?;
         let checkpoint = checkpoint(&options, &planned, &gram, "singular triplets");
         let search = Search::new(&own, &gram, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
@@ -327,6 +356,7 @@ fn svds_tall(
         let mut facts = planned.facts(&found, &gram, options.count);
         facts.largest = facts.largest.sqrt();
         facts.missed_beyond = facts.missed_beyond.map(|square| square.max(0.0).sqrt());
+        drop(held);
         let signs = match signs_by_left {
             true => triplets.left.signs(stage)?,
             false => found.vectors.signs(stage)?,
@@ -396,7 +426,10 @@ pub fn svds_of_centred_rows(
     let [m, n] = centred.shape();
     // Far more columns than rows: the basis is of rows then.
     match n > 4 * m {
-        true => Ok(svds_tall(session, Turned(centred), dtype, options, true)?.map(turned)),
+        true => {
+            let options = options.turned();
+            Ok(svds_tall(session, Turned(centred), dtype, options, true)?.map(turned))
+        }
         false => svds_tall(session, centred, dtype, options, false),
     }
 }
@@ -433,7 +466,8 @@ pub fn svds_of_rows(
             Rows::Sparse(a) => Rows::Sparse(a.t()),
             Rows::Dense(x) => Rows::Dense(x.t()),
         };
-        let found = svds_tall(session, matrix_of(rows)?, dtype, options, false)?;
+        let matrix = matrix_of(rows)?;
+        let found = svds_tall(session, matrix, dtype, options.turned(), false)?;
         return Ok(found.map(turned));
     }
     svds_tall(session, matrix_of(rows)?, dtype, options, true)
@@ -452,19 +486,159 @@ fn checkpoint(
     what: &str,
 ) -> Option<Checkpoint> {
     let path = options.checkpoint.as_ref()?;
-    let [order, _] = operator.shape();
     let SpectrumOptions {
         count,
         which,
         tolerance,
         seed,
+        start,
+        known,
         check,
         ..
     } = options;
     let (block, columns) = (planned.course.block, planned.course.layout.capacity);
+    let start = [start, known].map(|given| given.as_ref().map_or(0, |given| hash(given)));
     let problem = format!(
-        "{count} {what} ({which:?}) of {}, order {order}, to {tolerance:e}, seed {seed}, check {check}, block {block}, basis {columns}",
-        operator.name()
+        "{count} {what} ({which:?}) of {} ({}), to {tolerance:e}, seed {seed}, start {start:x?}, check {check}, block {block}, basis {columns}",
+        operator.name(),
+        operator.identity()
     );
-    Some(Checkpoint::new(path, problem))
+    Some(Checkpoint::new(path, problem, block))
+}
+
+#[cfg(test)]
+mod testing {
+    //! What tests of searches begin with.
+
+    use outcore_core::{Session, Settings};
+    use outcore_kernels::Mat;
+
+    use super::Vectors;
+    use super::orthonormal::Noise;
+
+    /// A session with its scratch folder.
+    pub(super) fn session(memory_bytes: u64, threads: usize) -> (tempfile::TempDir, Session) {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let session = Session::new(Settings {
+            memory_bytes: Some(memory_bytes),
+            scratch: Some(folder.path().to_owned()),
+            allow_tmpfs_scratch: true,
+            threads,
+            ..Settings::default()
+        });
+        (folder, session.expect("a budget is all it takes"))
+    }
+
+    /// All elements, column after column.
+    pub(super) fn by_columns(found: &Vectors) -> Vec<f64> {
+        match found {
+            Vectors::Memory { values, .. } => values.clone(),
+            Vectors::Scratch(array) => array.t().to_vec().expect("it can be read"),
+        }
+    }
+
+    pub(super) fn noise(rows: usize, columns: usize, seed: u64) -> Mat<f64> {
+        Noise { seed, made: 0 }.block(rows, columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{by_columns, session};
+    use super::*;
+    use crate::operator::Symmetric;
+
+    /// Row i of it is i^1.5 times row i of what it is multiplied with.
+    fn diagonal(order: usize) -> impl Operator + Send + 'static {
+        Symmetric::new(order, move |x, mut y| {
+            for column in 0..x.ncols() {
+                (0..order).for_each(|row| {
+                    y[(row, column)] = (row as f64).powf(1.5) * x[(row, column)];
+                });
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn restarts_find_the_same_bits_wherever_the_basis_lies() {
+        let order = 3000;
+        let options = SpectrumOptions {
+            block: Some(4),
+            basis: Some(24),
+            ..SpectrumOptions::new(5)
+        };
+        let found = |memory_bytes, threads| {
+            let (_folder, session) = session(memory_bytes, threads);
+            let job = eigsh(&session, diagonal(order), DType::F64, options.clone());
+            let found = job.expect("it fits").run().expect("nothing can fail");
+            (by_columns(&found.vectors), found)
+        };
+        let (bits, first) = found(64 << 20, 1);
+        assert!(first.facts.in_memory && first.facts.has_converged && first.facts.restarts > 1);
+        for (at, value) in first.values.iter().enumerate() {
+            let row = order - 5 + at;
+            let expected = (row as f64).powf(1.5);
+            assert!(
+                (value - expected).abs() < 1e-9 * expected,
+                "{value} for {expected}"
+            );
+            assert!((bits[at * order + row] - 1.0).abs() < 1e-4);
+        }
+        for (memory_bytes, threads, in_memory) in [
+            (64 << 20, 3, true),
+            (3 << 20, 1, false),
+            (3 << 20, 4, false),
+        ] {
+            let (other, found) = found(memory_bytes, threads);
+            assert_eq!(found.facts.in_memory, in_memory);
+            assert_eq!(
+                (found.values, found.residuals),
+                (first.values.clone(), first.residuals.clone())
+            );
+            assert!(other == bits, "{memory_bytes} bytes, {threads} threads");
+        }
+    }
+
+    #[test]
+    fn a_search_is_refused_before_its_first_product_or_finds_what_it_is_to_find() {
+        let order = 900;
+        let run = |memory_bytes: u64, threads| {
+            let (_folder, session) = session(memory_bytes, threads);
+            let job = eigsh(
+                &session,
+                diagonal(order),
+                DType::F64,
+                SpectrumOptions::new(6),
+            );
+            match job {
+                Err(Error::OverBudget { needed, .. }) => Err(needed),
+                job => {
+                    let found = job
+                        .expect("nothing else can fail")
+                        .run()
+                        .expect("what fits runs");
+                    let expected = ((order - 1) as f64).powf(1.5);
+                    assert!((found.values[5] - expected).abs() < 1e-9 * expected);
+                    Ok(by_columns(&found.vectors))
+                }
+            }
+        };
+        let mut admitted = 0;
+        for memory_bytes in (0..12).map(|step| (3 << 18) * (4 + step) / 4) {
+            let all = [1, 2, 5].map(|threads| run(memory_bytes, threads));
+            assert!(
+                all[1..].iter().all(|other| *other == all[0]),
+                "{memory_bytes} bytes"
+            );
+            match &all[0] {
+                Ok(_) => admitted += 1,
+                Err(needed) => {
+                    assert!(*needed > memory_bytes && admitted == 0);
+                    assert!(run(*needed, 2).is_ok(), "{needed} bytes are enough");
+                }
+            }
+        }
+        assert!((1..12).contains(&admitted), "{admitted} budgets");
+    }
 }

@@ -324,6 +324,32 @@ impl<T: Send + 'static> Job<T> {
         &self.explanations
     }
 
+    /// Bytes of the session's budget that its plans need with one task at a time, however many
+    /// threads there are: a run makes do with so little where no more is left.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// # use outcore_core::Job;
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let mut plan = Plan::new("think");
+    /// (0..8).for_each(|_| plan.task(Task::new("think").held(1 << 16)));
+    /// let job = Job::new(&session, vec![plan], |_| Ok(()))?;
+    /// assert_eq!(job.least_bytes()?, 1 << 16);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`] where that is more than the budget.
+    pub fn least_bytes(&self) -> Result<u64> {
+        let mut least = 0;
+        for plan in &self.plans {
+            let alone = plan.explain(self.session.memory_bytes(), 1)?;
+            least = least.max(alone.floor_bytes);
+        }
+        Ok(least)
+    }
+
     /// Begins.
     ///
     /// # Errors

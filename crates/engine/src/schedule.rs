@@ -756,9 +756,11 @@ impl Plan {
                     },
                     other => other,
                 })?;
-            // Given memory alone, which no block is counted for, may be more than there is.
+            // Given memory alone, which no block is counted for, may be more than there is; so may
+            // tasks without blocks, of which fewer may fit.
+            let is_checked = self.given.bytes() > 0 || concurrency > 1;
             match schedule.floor_bytes() {
-                needed if needed > memory_bytes && self.given.bytes() > 0 => {
+                needed if needed > memory_bytes && is_checked => {
                     Err(Error::OverBudget {
                         what: self.name.clone(),
                         needed,

@@ -3,7 +3,7 @@
 use outcore_core::{Error, Result, Stage};
 use outcore_kernels::{MatMut, MatRef};
 
-use super::Operator;
+use super::{Operator, hash};
 
 /// A - 1 mean^T, m x n.
 pub struct Centred<O> {
@@ -70,6 +70,14 @@ impl<O: Operator> Operator for Centred<O> {
 
     fn name(&self) -> &str {
         self.operator.name()
+    }
+
+    fn identity(&self) -> String {
+        format!(
+            "{} less the means of its columns, {:x}",
+            self.operator.identity(),
+            hash(&self.mean)
+        )
     }
 
     fn pass_bytes(&self) -> u64 {

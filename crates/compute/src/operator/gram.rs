@@ -21,6 +21,10 @@ impl<O: Operator> Operator for Gram<O> {
         self.0.name()
     }
 
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
+
     fn pass_bytes(&self) -> u64 {
         self.0.pass_bytes()
     }

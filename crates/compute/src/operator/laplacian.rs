@@ -1,11 +1,106 @@
 //! The Laplacian of a graph, known by its adjacency matrix and degrees.
+//!
+//! Edges of a node to itself are in no form of it, as in `scipy.sparse.csgraph.laplacian`.
 
-use outcore_core::{Error, Result, Stage};
-use outcore_kernels::{Mat, MatMut, MatRef};
+use outcore_core::{Error, Job, Result, Session, Stage, with_real};
+use outcore_kernels::{Lines, Mat, MatMut, MatRef, Real};
+use outcore_matrix::Rows;
 
 use super::Operator;
+use crate::pass::{Fold, fold};
 
-/// Which matrix of a graph W with degrees D.
+/// What a graph's nodes have of edges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Degrees {
+    /// Sums of the weights of a node's edges to others.
+    pub others: Vec<f64>,
+    /// Weights of its edge to itself.
+    pub own: Vec<f64>,
+}
+
+impl Degrees {
+    /// Those of a symmetric adjacency matrix, in one pass.
+    ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_compute::operator::Degrees;
+    ///
+    /// let graph = Array::temporary(&session, DType::F64, &[2, 2], Order::Row)?;
+    /// graph.copy_from_slice(&[5.0, 1.0, 1.0, 0.0])?;
+    /// let degrees = Degrees::of(&session, graph)?.run()?;
+    /// assert_eq!((degrees.others, degrees.own), (vec![1.0, 1.0], vec![5.0, 0.0]));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a matrix that is not square; [`Error::OverBudget`].
+    pub fn of(session: &Session, graph: impl Into<Rows>) -> Result<Job<Degrees>> {
+        let graph = graph.into();
+        let (nodes, width) = (graph.count(), graph.width());
+        if nodes != width {
+            return Err(Error::shape(format!(
+                "a graph has a square matrix, not {}, of {nodes} x {width}",
+                graph.name()
+            )));
+        }
+        let nodes = nodes as usize;
+        let job = with_real!(graph.real()?, T => fold::<T, _>(session, "degrees", &graph, Sums { nodes })?);
+        Ok(job.map(move |mut others| {
+            let own = others.split_off(nodes);
+            Ok(Degrees { others, own })
+        }))
+    }
+}
+
+/// Sums of rows without the diagonal, and the diagonal after them.
+struct Sums {
+    nodes: usize,
+}
+
+impl Sums {
+    fn add(&self, state: &mut [f64], row: usize, column: usize, value: f64) {
+        let at = if row == column { self.nodes + row } else { row };
+        state[at] += value;
+    }
+}
+
+impl<T: Real> Fold<T> for Sums {
+    type Element = f64;
+
+    fn elements(&self) -> usize {
+        2 * self.nodes
+    }
+
+    fn dense(&self, state: &mut [f64], first: u64, rows: MatRef<'_, T>) -> Result<()> {
+        for column in 0..rows.ncols() {
+            for row in 0..rows.nrows() {
+                self.add(
+                    state,
+                    first as usize + row,
+                    column,
+                    rows[(row, column)].f64(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn sparse(&self, state: &mut [f64], first: u64, lines: impl Lines<T>) -> Result<()> {
+        lines.each_line(|line, entries| {
+            let row = first as usize + line;
+            entries.each(|column, value| self.add(state, row, column, value.f64()));
+        });
+        Ok(())
+    }
+
+    fn merge(&self, into: &mut [f64], other: &[f64]) {
+        into.iter_mut()
+            .zip(other)
+            .for_each(|(into, other)| *into += other);
+    }
+}
+
+/// Which matrix of a graph W, its diagonal left out, with degrees D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphForm {
     /// D - W.
@@ -20,41 +115,43 @@ pub enum GraphForm {
 ///
 /// ```
 #[doc = include_str!("../setup.doctest")]
-/// use outcore_compute::operator::{GraphForm, Laplacian, Matrix, Operator};
+/// use outcore_compute::operator::{Degrees, GraphForm, Laplacian, Matrix, Operator};
 ///
 /// let graph = Array::temporary(&session, DType::F64, &[2, 2], Order::Row)?;
 /// graph.copy_from_slice(&[0.0, 1.0, 1.0, 0.0])?;
+/// let degrees = Degrees::of(&session, &graph)?.run()?;
 /// let graph = Matrix::new(&session, graph)?;
-/// let laplacian = Laplacian::new(graph, vec![1.0, 1.0], GraphForm::Laplacian)?;
+/// let laplacian = Laplacian::new(graph, degrees, GraphForm::Laplacian)?;
 /// assert_eq!(laplacian.shape(), [2, 2]);
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 pub struct Laplacian<O> {
     graph: O,
-    degrees: Vec<f64>,
+    degrees: Degrees,
     /// D^-1/2, where the form is normalized.
     scale: Option<Vec<f64>>,
     form: GraphForm,
 }
 
 impl<O: Operator> Laplacian<O> {
-    /// `degrees` are the sums of the rows of the adjacency matrix.
+    /// `degrees` are those of the adjacency matrix.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of degrees; [`Error::Value`] for degrees below zero.
-    pub fn new(graph: O, degrees: Vec<f64>, form: GraphForm) -> Result<Laplacian<O>> {
+    pub fn new(graph: O, degrees: Degrees, form: GraphForm) -> Result<Laplacian<O>> {
         let [rows, columns] = graph.shape();
-        if rows != columns || degrees.len() != rows {
+        let Degrees { others, own } = &degrees;
+        if rows != columns || others.len() != rows || own.len() != rows {
             return Err(Error::shape(format!(
                 "a graph of {rows} x {columns}, {} degrees",
-                degrees.len()
+                others.len()
             )));
         }
-        if let Some(node) = degrees
+        if let Some(node) = others
             .iter()
             .position(|degree| degree.is_nan() || *degree < 0.0)
         {
-            let (name, degree) = (graph.name(), degrees[node]);
+            let (name, degree) = (graph.name(), others[node]);
             return Err(Error::value(format!(
                 "node {node} of {name} has degree {degree}; a Laplacian is of weights that are not negative"
             )));
@@ -66,7 +163,7 @@ impl<O: Operator> Laplacian<O> {
                 0.0
             }
         };
-        let scale = (form != GraphForm::Laplacian).then(|| degrees.iter().map(root).collect());
+        let scale = (form != GraphForm::Laplacian).then(|| others.iter().map(root).collect());
         Ok(Laplacian {
             graph,
             degrees,
@@ -82,12 +179,16 @@ impl<O: Operator> Operator for Laplacian<O> {
     }
 
     fn held_bytes(&self, columns: usize) -> u64 {
-        let vectors = self.degrees.len() * (columns + 2);
+        let vectors = self.degrees.own.len() * (columns + 3);
         self.graph.held_bytes(columns) + 8 * vectors as u64
     }
 
     fn name(&self) -> &str {
         self.graph.name()
+    }
+
+    fn identity(&self) -> String {
+        format!("{:?} of {}", self.form, self.graph.identity())
     }
 
     fn pass_bytes(&self) -> u64 {
@@ -99,20 +200,25 @@ impl<O: Operator> Operator for Laplacian<O> {
     }
 
     fn apply(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        let Degrees { others, own } = &self.degrees;
         let Some(scale) = &self.scale else {
             self.graph.apply(x, y.as_mut(), stage)?;
-            each(y, |row, column, y| self.degrees[row] * x[(row, column)] - y);
+            each(y, |row, column, y| {
+                (others[row] + own[row]) * x[(row, column)] - y
+            });
             return Ok(());
         };
         let scaled = Mat::from_fn(x.nrows(), x.ncols(), |row, column| {
             scale[row] * x[(row, column)]
         });
         self.graph.apply(scaled.as_ref(), y.as_mut(), stage)?;
+        // Without the diagonal.
+        let along = |row, column, y| scale[row] * (y - own[row] * scaled[(row, column)]);
         match self.form {
-            GraphForm::NormalizedAdjacency => each(y, |row, _, y| scale[row] * y),
+            GraphForm::NormalizedAdjacency => each(y, along),
             _ => each(y, |row, column, y| {
                 if scale[row] > 0.0 {
-                    x[(row, column)] - scale[row] * y
+                    x[(row, column)] - along(row, column, y)
                 } else {
                     0.0
                 }

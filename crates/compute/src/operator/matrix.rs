@@ -219,6 +219,18 @@ impl Operator for Matrix {
         self.rows.name()
     }
 
+    fn identity(&self) -> String {
+        let [rows, cols] = self.shape();
+        match &self.rows {
+            Rows::Dense(_) => format!("{rows} x {cols} of {:?}", self.stored),
+            Rows::Sparse(a) => format!(
+                "{rows} x {cols}, {} entries of {:?}",
+                a.nonzeros(),
+                self.stored
+            ),
+        }
+    }
+
     fn pass_bytes(&self) -> u64 {
         self.rows.stored_bytes()
     }
@@ -259,15 +271,11 @@ impl Operator for Matrix {
     }
 }
 
-/// What a planned pass reserves, or would.
+/// What a planned pass reserves at the least, or would: whatever the number of threads, on which
+/// nothing that is chosen by it may depend.
 fn floor_bytes<R: Send + 'static>(job: Result<Job<R>>) -> u64 {
-    match job {
-        Ok(job) => job
-            .explain()
-            .iter()
-            .map(|plan| plan.floor_bytes)
-            .max()
-            .unwrap_or(0),
+    match job.and_then(|job| job.least_bytes()) {
+        Ok(bytes) => bytes,
         Err(Error::OverBudget { needed, .. }) => needed,
         Err(_) => 0,
     }

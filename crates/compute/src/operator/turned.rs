@@ -32,6 +32,10 @@ impl<O: Operator> Operator for Turned<O> {
         self.0.name()
     }
 
+    fn identity(&self) -> String {
+        format!("the transpose of {}", self.0.identity())
+    }
+
     fn pass_bytes(&self) -> u64 {
         self.0.pass_bytes()
     }

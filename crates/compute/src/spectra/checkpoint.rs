@@ -9,9 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use super::tall::Tall;
 
-/// Columns of the basis that are copied at once.
-const COLUMNS: usize = 16;
-
 /// What a search is besides its basis.
 pub(super) struct Kept {
     pub(super) columns: usize,
@@ -45,14 +42,17 @@ struct State {
 pub(super) struct Checkpoint {
     file: CheckpointFile,
     problem: String,
+    /// Columns of the basis that are copied at once.
+    block: usize,
 }
 
 impl Checkpoint {
     /// `problem` says all that decides on the bits of the result.
-    pub(super) fn new(path: &Path, problem: String) -> Checkpoint {
+    pub(super) fn new(path: &Path, problem: String, block: usize) -> Checkpoint {
         Checkpoint {
             file: CheckpointFile::new(path),
             problem,
+            block,
         }
     }
 
@@ -71,8 +71,8 @@ impl Checkpoint {
         self.file.save(&state, |write| {
             write(bytemuck::bytes_of(&kept.norm))?;
             write(bytemuck::cast_slice(&kept.seen))?;
-            for first in (0..kept.columns).step_by(COLUMNS) {
-                let columns = basis.columns(first..kept.columns.min(first + COLUMNS), stage)?;
+            for first in (0..kept.columns).step_by(self.block) {
+                let columns = basis.columns(first..kept.columns.min(first + self.block), stage)?;
                 for column in 0..columns.ncols() {
                     let values: Vec<f64> = columns.col(column).iter().copied().collect();
                     write(bytemuck::cast_slice(&values))?;
@@ -94,11 +94,9 @@ impl Checkpoint {
                 || columns > basis.capacity()
                 || state.imaged > columns
             {
-                return Err(Error::value(format!(
-                    "{} is the checkpoint of another search, {}; this one is {}. Remove it or name another path",
-                    self.file.path().display(),
-                    state.problem,
-                    self.problem
+                return Err(self.is_of_another(&format!(
+                    "search, {}; this one is {}",
+                    state.problem, self.problem
                 )));
             }
             let mut norm = 0.0f64;
@@ -106,8 +104,8 @@ impl Checkpoint {
             let mut seen = vec![0.0; columns * columns];
             read(bytemuck::cast_slice_mut(&mut seen))?;
             let mut values = vec![0.0; basis.rows()];
-            for first in (0..columns).step_by(COLUMNS) {
-                let width = COLUMNS.min(columns - first);
+            for first in (0..columns).step_by(self.block) {
+                let width = self.block.min(columns - first);
                 let mut block = Mat::zeros(basis.rows(), width);
                 for column in 0..width {
                     read(bytemuck::cast_slice_mut(&mut values))?;
@@ -128,6 +126,14 @@ impl Checkpoint {
                 seen,
             })
         })
+    }
+
+    /// The error where what it is of is not what is searched now.
+    pub(super) fn is_of_another(&self, what: &str) -> Error {
+        Error::value(format!(
+            "{} is the checkpoint of another {what}. Remove it or name another path",
+            self.file.path().display()
+        ))
     }
 
     pub(super) fn forget(&self) -> Result<()> {

@@ -8,7 +8,7 @@ use outcore_engine::Plan;
 use outcore_kernels as kernels;
 
 use super::search::{Accuracy, Course, Found};
-use super::tall::Layout;
+use super::tall::{Layout, SUMS};
 use super::{Method, SearchFacts, SpectrumOptions};
 use crate::operator::Operator;
 
@@ -41,11 +41,126 @@ pub(super) struct Planned {
     pub(super) chunk: usize,
     /// What is held besides bases.
     blocks_bytes: u64,
-    products_bytes: u64,
+    needed_bytes: u64,
+}
+
+/// What a part of a search takes.
+#[derive(Clone, Copy)]
+struct Need {
+    bases: u64,
+    blocks: u64,
+    /// Of operations, with one task at a time.
+    passing: u64,
+}
+
+impl Need {
+    fn bytes(&self) -> u64 {
+        self.bases + self.blocks + self.passing
+    }
+
+    /// Whether it fits; at ease, with room for more than one task.
+    fn fits(&self, split: &MemorySplit, at_ease: bool) -> bool {
+        match at_ease {
+            true => split.leaves_room_for(self.bases + self.blocks, || self.passing),
+            false => split.can_hold(self.bytes()),
+        }
+    }
+}
+
+/// What a search takes, by how it goes.
+struct Needs<'a> {
+    order: usize,
+    count: usize,
+    budget_bytes: u64,
+    /// What the caller gave.
+    given_bytes: u64,
+    /// Of a product with so many columns.
+    products: &'a dyn Fn(usize) -> u64,
+    /// Rows of left singular vectors, and the same of products that make them.
+    left: Option<(usize, &'a dyn Fn(usize) -> u64)>,
+}
+
+impl Needs<'_> {
+    /// While the basis grows.
+    fn search(&self, layout: Layout, block: usize) -> Need {
+        Need {
+            bases: layout.held_bytes(layout.capacity),
+            blocks: blocks_bytes(self.order, block)
+                + small_bytes(layout.capacity, block)
+                + self.given_bytes,
+            passing: (self.products)(block).max(layout.passing_bytes(block)),
+        }
+    }
+
+    /// When the basis has grown: for residuals, left vectors, and what both become.
+    fn end(&self, layout: Layout, left: Option<Layout>, chunk: usize) -> Need {
+        let count = self.count;
+        let (rows, products) = match self.left {
+            Some((rows, products)) => (rows, products(chunk)),
+            None => (0, (self.products)(chunk)),
+        };
+        let bases: Vec<Layout> = std::iter::once(layout).chain(left).collect();
+        let sum = |of: &dyn Fn(&Layout) -> u64| bases.iter().map(of).sum::<u64>();
+        let passing = bases.iter().map(|layout| layout.passing_bytes(chunk));
+        let finish = sum(&|layout| layout.finish_bytes(count, self.budget_bytes));
+        Need {
+            bases: sum(&|layout| layout.held_bytes(count)),
+            blocks: blocks_bytes(self.order + rows, chunk) + small_bytes(count, chunk),
+            passing: passing.fold(products, u64::max).max(finish),
+        }
+    }
+
+    /// Where left vectors may lie, how many are made at once, and whether there must be room for
+    /// more than one task; best first.
+    fn ends(&self) -> impl Iterator<Item = (Option<Layout>, usize, bool)> + use<> {
+        let count = self.count;
+        let [in_memory, in_scratch] = [Layout::in_memory, Layout::in_scratch]
+            .map(|layout| self.left.map(|(rows, _)| layout(rows, count)));
+        let chunks = move |least: usize| {
+            CHUNKS
+                .into_iter()
+                .filter(move |&chunk| least.min(count) <= chunk && chunk <= count.max(8))
+                .map(move |chunk| chunk.min(count))
+        };
+        let in_memory = chunks(8).map(move |chunk| (in_memory, chunk, true));
+        let at_ease = chunks(8).map(move |chunk| (in_scratch, chunk, true));
+        let just = chunks(1).map(move |chunk| (in_scratch, chunk, false));
+        in_memory.chain(at_ease).chain(just)
+    }
+}
+
+/// Of a block there are what is multiplied, its image, and a copy in panels.
+fn blocks_bytes(rows: usize, columns: usize) -> u64 {
+    (3 * 8 * rows * columns) as u64
+}
+
+/// The operator as a basis sees it, its eigenpairs, and what a block is along the basis.
+fn small_bytes(capacity: usize, block: usize) -> u64 {
+    let seen = 3 * 8 * capacity * capacity + kernels::eigh_scratch_bytes::<f64>(capacity, capacity);
+    (seen + 8 * SUMS * (capacity + block) * block) as u64
+}
+
+/// Budgets beyond this one have larger states and panels of passes: what is enough for these too.
+fn enough(least: u64) -> u64 {
+    // States take up to a quarter of a budget, a panel and what is made of it up to a ninth.
+    least + least / 16 * 9
+}
+
+/// An operator may have to plan its passes to know what they take: asked once for each width.
+fn known(bytes: impl Fn(usize) -> u64) -> impl Fn(usize) -> u64 {
+    let known = RefCell::new(BTreeMap::new());
+    move |columns| {
+        *known
+            .borrow_mut()
+            .entry(columns)
+            .or_insert_with(|| bytes(columns))
+    }
 }
 
 impl Planned {
     /// `left` is the number of rows of left singular vectors, and the operator that makes them.
+    ///
+    /// The budget decides, not the number of threads, nor what others hold of it.
     pub(super) fn new<O: Operator>(
         session: &Session,
         operator: &O,
@@ -55,82 +170,74 @@ impl Planned {
     ) -> Result<Planned> {
         let [order, _] = operator.shape();
         let (split, count) = (MemorySplit::new(session), options.count);
-        // An operator may have to plan its passes to know: asked once for each width.
-        let known = RefCell::new(BTreeMap::new());
-        let products_bytes = |columns: usize| -> u64 {
-            let mut known = known.borrow_mut();
-            *known
-                .entry(columns)
-                .or_insert_with(|| operator.held_bytes(columns))
+        let products = known(|columns| operator.held_bytes(columns));
+        let left_products = known(|columns| left.map_or(0, |(_, left)| left.held_bytes(columns)));
+        let needs = Needs {
+            order,
+            count,
+            budget_bytes: session.memory_bytes(),
+            given_bytes: [&options.start, &options.known]
+                .map(|given| given.as_ref().map_or(0, |given| 8 * given.len() as u64))
+                .iter()
+                .sum(),
+            products: &products,
+            left: left.map(|(rows, _)| (rows, &left_products as &dyn Fn(usize) -> u64)),
         };
-        // Of a block there are what is multiplied, its image, and a copy in panels.
-        let held = |elements: usize, capacity: usize| -> u64 {
-            let seen = 3 * 8 * capacity * capacity
-                + kernels::eigh_scratch_bytes::<f64>(capacity, capacity);
-            (3 * 8 * elements + seen) as u64
-        };
-        let both = order + left.map_or(0, |(rows, _)| rows);
-        let left_layout = |taken: u64| {
-            let (rows, _) = left?;
-            let layout = Layout::in_memory(rows, count);
-            let fits = split.leaves_room_for(taken + layout.bytes(), || 0);
-            Some(if fits {
-                layout
-            } else {
-                Layout::in_scratch(&split, rows, count)
-            })
-        };
-        let mut least: Option<u64> = None;
-        for (block, basis, in_memory) in shapes(order, operator, options) {
-            let capacity = (basis + block).min(order);
-            let (blocks, products) = (held(order * block, capacity), products_bytes(block));
-            let layout = match in_memory {
-                true => Layout::in_memory(order, capacity),
-                false => Layout::in_scratch(&split.hold(blocks + products), order, capacity),
-            };
-            let taken = blocks + products + layout.bytes();
-            least = Some(least.map_or(taken, |least| least.min(taken)));
-            if !(split.can_hold(taken) && taken <= split.free())
-                || in_memory && !split.leaves_room_for(taken, || 0)
-            {
-                continue;
-            }
-            let left_layout = left_layout(taken);
-            let chunk_fits = |chunk: &usize| {
-                let products = match left {
-                    Some((_, operator)) => operator.held_bytes(*chunk),
-                    None => products_bytes(*chunk),
-                };
-                let bases = layout.bytes() + left_layout.map_or(0, |layout| layout.bytes());
-                split.leaves_room_for(held(both * *chunk, capacity) + products + bases, || 0)
-            };
-            let chunk = CHUNKS
-                .into_iter()
-                .find(|chunk| *chunk <= count.max(8) && chunk_fits(chunk));
-            let chunk = chunk.unwrap_or(1).min(count);
-            return Ok(Planned {
-                course: Course {
-                    block,
-                    layout,
-                    accuracy,
-                    checks_symmetry: matches!(accuracy, Accuracy::Eigen(_)),
-                },
-                left: left_layout,
-                chunk,
-                blocks_bytes: held((order * block).max(both * chunk), capacity),
-                products_bytes: products,
-            });
-        }
-        Err(Error::OverBudget {
+        let refused = |needed| Error::OverBudget {
             what: format!("{count} pairs of {}, of order {order}", operator.name()),
-            needed: least.unwrap_or(0),
+            needed,
             available: split.free(),
             budget: session.memory_bytes(),
-        })
+        };
+        let mut least = u64::MAX;
+        for (block, basis, in_memory) in shapes(order, operator, options) {
+            let capacity = (basis + block).min(order);
+            let layout = match in_memory {
+                true => Layout::in_memory(order, capacity),
+                false => Layout::in_scratch(order, capacity),
+            };
+            let search = needs.search(layout, block);
+            if !search.fits(&split, in_memory) {
+                least = least.min(search.bytes());
+                continue;
+            }
+            let mut least_end = u64::MAX;
+            for (left, chunk, at_ease) in needs.ends() {
+                let own = needs.end(layout, left, chunk);
+                // Blocks are held from the beginning.
+                let blocks = own.blocks.max(search.blocks);
+                let [search, end] = [search, own].map(|need| Need { blocks, ..need });
+                let needed = search.bytes().max(end.bytes());
+                if !(search.fits(&split, in_memory) && end.fits(&split, at_ease)) {
+                    least_end = least_end.min(needed);
+                    continue;
+                }
+                if needed > split.free() {
+                    return Err(refused(needed));
+                }
+                let widened = |layout: Layout, width, bases| {
+                    layout.widened(&split.hold(bases + blocks + layout.passing_bytes(width)))
+                };
+                return Ok(Planned {
+                    course: Course {
+                        block,
+                        layout: widened(layout, block, search.bases),
+                        accuracy,
+                        checks_symmetry: matches!(accuracy, Accuracy::Eigen(_)),
+                    },
+                    left: left.map(|layout| widened(layout, chunk, end.bases)),
+                    chunk,
+                    blocks_bytes: blocks,
+                    needed_bytes: needed,
+                });
+            }
+            least = least.min(least_end);
+        }
+        Err(refused(enough(least)))
     }
 
-    /// What is held besides bases and what products take.
-    pub(super) fn held_bytes(&self) -> u64 {
+    /// What is held besides bases.
+    pub(super) fn blocks_bytes(&self) -> u64 {
         self.blocks_bytes
     }
 
@@ -143,7 +250,7 @@ impl Planned {
         products_after: usize,
     ) {
         let Course { block, layout, .. } = self.course;
-        plan.hold(self.blocks_bytes + self.products_bytes + layout.bytes());
+        plan.hold(self.needed_bytes);
         let after = products_after * options.count.div_ceil(self.chunk.max(1));
         let least = options.count.div_ceil(block) + after;
         let cycle = layout.capacity.div_ceil(block);
@@ -194,27 +301,20 @@ fn shapes<O: Operator>(
     options: &SpectrumOptions,
 ) -> Vec<(usize, usize, bool)> {
     let count = options.count;
-    let narrow = |block: usize, beyond: usize| {
+    let shape = |block: usize, basis: usize, least: usize| {
         let block = block.min(order);
-        let least = count + 3 * block;
-        (
-            block,
-            options
-                .basis
-                .unwrap_or(2 * count + beyond * block)
-                .max(least),
-        )
+        (block, options.basis.unwrap_or(basis).max(least + 3 * block))
     };
+    let narrow = |block: usize, beyond: usize| shape(block, 2 * count + beyond * block, count);
+    // Where memory is short of more: more restarts.
+    let short = |block: usize| shape(block, count + 6 * block, count);
     let wide = || {
         let block = wide_block(count).min(order);
-        (
-            block,
-            options.basis.unwrap_or(WIDE_BLOCKS * block).max(3 * block),
-        )
+        shape(block, WIDE_BLOCKS * block, 0)
     };
-    let all = match (options.block, options.method) {
-        (Some(block), _) => vec![narrow(block, BLOCKS_BEYOND)],
-        (None, Method::Randomized) => vec![wide()],
+    let (all, last) = match (options.block, options.method) {
+        (Some(block), _) => (vec![narrow(block, BLOCKS_BEYOND)], vec![short(block)]),
+        (None, Method::Randomized) => (vec![wide()], Vec::new()),
         (None, method) => {
             let narrow = [
                 narrow(BLOCK, BLOCKS_BEYOND),
@@ -222,17 +322,21 @@ fn shapes<O: Operator>(
                 narrow(4, 3),
             ];
             let reads = operator.pass_bytes() > 0;
-            let is_wide = method == Method::Auto && reads && options.tolerance >= LOOSE;
-            is_wide.then(wide).into_iter().chain(narrow).collect()
+            let is_dear = reads && options.tolerance >= LOOSE;
+            let is_wide = method == Method::Auto && (is_dear || options.known.is_some());
+            let all = is_wide.then(wide).into_iter().chain(narrow).collect();
+            (all, vec![short(8), short(4), short(2), short(1)])
         }
     };
-    let shapes = |in_memory| {
-        all.iter()
-            .map(move |&(block, basis)| (block, basis, in_memory))
+    let places = |shapes: Vec<(usize, usize)>| {
+        let in_scratch = shapes.clone();
+        // Wide blocks are for a basis in memory, unless they are asked for.
+        let is_narrow = move |&(block, _): &(usize, usize)| {
+            options.method == Method::Randomized || options.block.is_some() || block <= BLOCK
+        };
+        let at = |in_memory| move |(block, basis)| (block, basis, in_memory);
+        let in_scratch = in_scratch.into_iter().filter(is_narrow).map(at(false));
+        shapes.into_iter().map(at(true)).chain(in_scratch)
     };
-    // Wide blocks are for a basis in memory, unless they are asked for.
-    let in_scratch = shapes(false).filter(|(block, ..)| {
-        options.method == Method::Randomized || options.block.is_some() || *block <= BLOCK
-    });
-    shapes(true).chain(in_scratch.collect::<Vec<_>>()).collect()
+    places(all).chain(places(last)).collect()
 }

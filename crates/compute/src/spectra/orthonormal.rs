@@ -11,7 +11,7 @@ use outcore_device::Locked;
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Mat, MatMut, MatRef};
 
-use super::tall::{Panels, Tall};
+use super::tall::{Panels, Tall, block_width};
 
 /// The Gram matrix of a block that is orthonormal up to rounding differs by less from the identity:
 /// the last factor then makes it orthonormal.
@@ -168,7 +168,7 @@ fn subtract(
     if width == 0 {
         return Ok(Mat::zeros(used, 0));
     }
-    let work = move |_: usize, v: MatRef<'_, f64>, w: &mut Mat<f64>, sum: MatMut<'_, f64>| {
+    let work = move |_: usize, v: MatRef<'_, f64>, mut w: MatMut<'_, f64>, sum: MatMut<'_, f64>| {
         let (onto, gram) = sum.split_at_row_mut(used);
         if used > 0 {
             kernels::gemm(w.as_mut(), -1.0, v, along.as_ref(), 1.0, &blas)?;
@@ -180,7 +180,7 @@ fn subtract(
     basis.pass("orthogonalize", block, [used + width, width], stage, work)
 }
 
-/// The block becomes its product with a small matrix.
+/// The block becomes its product with a small matrix, which has no more columns than it.
 fn scale(
     basis: &Tall,
     block: &Panels,
@@ -189,22 +189,27 @@ fn scale(
     stage: &mut Stage,
 ) -> Result<()> {
     let (blas, factor) = (blas.clone(), factor.clone());
-    let work = move |_: usize, _: MatRef<'_, f64>, w: &mut Mat<f64>, _: MatMut<'_, f64>| {
-        let mut scaled = Mat::zeros(w.nrows(), factor.ncols());
-        if factor.ncols() > 0 {
-            kernels::gemm(
-                scaled.as_mut(),
-                1.0,
-                w.as_ref(),
-                factor.as_ref(),
-                0.0,
-                &blas,
-            )?;
-        }
-        *w = scaled;
+    let columns = factor.ncols();
+    let work = move |w: MatMut<'_, f64>| {
+        let mut scaled = Mat::zeros(w.nrows(), columns);
+        kernels::gemm(
+            scaled.as_mut(),
+            1.0,
+            w.as_ref(),
+            factor.as_ref(),
+            0.0,
+            &blas,
+        )?;
+        w.subcols_mut(0, columns).copy_from(&scaled);
         Ok(())
     };
-    basis.beside("scale", block, stage, work)
+    basis.beside("scale", block, stage, work)?;
+    for panel in block.iter() {
+        let mut panel = panel.locked();
+        let rows = panel.nrows();
+        panel.truncate(rows, columns);
+    }
+    Ok(())
 }
 
 /// Noise in the place of columns that are none.
@@ -221,10 +226,6 @@ fn replace(basis: &Tall, block: &Panels, lost: &[usize], noise: &mut Noise) {
         }
         first += panel.nrows();
     }
-}
-
-fn block_width(block: &Panels) -> usize {
-    block.first().map_or(0, |panel| panel.locked().ncols())
 }
 
 /// The longest directions of a block.
@@ -259,4 +260,73 @@ fn whitening(gram: MatRef<'_, f64>, wanted: usize) -> Result<Whitening> {
         back: Mat::from_fn(wanted, width, |i, j| vectors[(j, i)] * length(i)),
         squares: eigen.values,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use outcore_core::Job;
+
+    use super::*;
+    use crate::spectra::tall::Layout;
+    use crate::spectra::testing::{noise, session};
+
+    /// Appends blocks one after another and checks that the basis is orthonormal and gives each
+    /// back.
+    fn check(rows: usize, blocks: Vec<Mat<f64>>, negligible: f64) {
+        let (_folder, session) = session(32 << 20, 2);
+        let own = session.clone();
+        let job = Job::driven(&session, vec![], move |stage, _| {
+            let mut basis = Tall::new(&own, Layout::in_memory(rows, 24), stage)?;
+            let mut noise = Noise { seed: 5, made: 0 };
+            for block in blocks {
+                let (before, length) = (basis.used(), block.norm_l2());
+                let appended = append(
+                    &own,
+                    &mut basis,
+                    block.clone(),
+                    negligible,
+                    &mut noise,
+                    stage,
+                )?;
+                let all = basis.columns(0..basis.used(), stage)?;
+                let off = all.transpose() * &all - Mat::<f64>::identity(all.ncols(), all.ncols());
+                assert!(off.norm_max() < 1e-13, "not orthonormal: {off:?}");
+                let along = all.subcols(0, before) * &appended.coefficients;
+                let new = all.subcols(before, basis.used() - before) * &appended.coupling;
+                let rest = (block - along - new).norm_max();
+                assert!(rest <= 1e-13 * length + negligible, "{rest} is lost");
+            }
+            Ok(basis.used())
+        });
+        let used = job.expect("it fits").run().expect("nothing can fail");
+        assert_eq!(used, rows.min(12));
+    }
+
+    #[test]
+    fn blocks_of_any_rank_are_appended_as_whole_ones() {
+        let rows = 700;
+        let (first, second) = (noise(rows, 4, 0), noise(rows, 4, 1));
+        // Twice the same column, nothing, and what is there already.
+        let deficient = Mat::from_fn(rows, 4, |row, column| match column {
+            0 | 1 => second[(row, 0)],
+            2 => 0.0,
+            _ => 3.0 * first[(row, 2)],
+        });
+        check(
+            rows,
+            vec![first.clone(), deficient, Mat::zeros(rows, 4)],
+            1e-12,
+        );
+        // Columns that differ by a billionth, of lengths far apart.
+        let clustered = Mat::from_fn(rows, 4, |row, column| {
+            let scale = [1.0, 1.0, 1e6, 1e-6][column];
+            scale * (first[(row, 1)] + 1e-9 * second[(row, column)])
+        });
+        check(rows, vec![first, clustered, second], 1e-16);
+    }
+
+    #[test]
+    fn no_more_columns_are_appended_than_there_is_room_for() {
+        check(7, (0..3).map(|seed| noise(7, 4, seed)).collect(), 1e-12);
+    }
 }

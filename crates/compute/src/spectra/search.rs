@@ -153,13 +153,19 @@ impl<'a, O: Operator> Search<'a, O> {
         stage: &mut Stage,
     ) -> Result<Found> {
         let kept = checkpoint.map(|at| at.load(&mut self.basis, stage));
-        match kept.transpose()?.flatten() {
-            Some(kept) => self.go_on_from(kept),
-            None => self.begin(stage)?,
-        }
+        let mut begun_by = match kept.transpose()?.flatten() {
+            Some(kept) => {
+                self.go_on_from(kept);
+                checkpoint
+            }
+            None => {
+                self.begin(stage)?;
+                None
+            }
+        };
         let mut looked_at = 0;
         loop {
-            let (before, coupling) = (self.imaged, self.step(stage)?);
+            let (before, coupling) = (self.imaged, self.step(begun_by.take(), stage)?);
             let columns = self.imaged;
             let is_full = self.is_full();
             let grown = columns - looked_at.min(columns);
@@ -209,10 +215,15 @@ impl<'a, O: Operator> Search<'a, O> {
         }
     }
 
-    /// The first block: the caller's vector, if there is one, and noise.
+    /// The first block: the caller's vectors, if there are any, and noise.
     fn begin(&mut self, stage: &mut Stage) -> Result<()> {
         let n = self.order();
         let mut first = self.noise.block(n, self.course.block.min(n));
+        if let Some(known) = &self.options.known {
+            for (column, known) in known.chunks(n).take(first.ncols()).enumerate() {
+                (0..n).for_each(|row| first[(row, column)] = known[row]);
+            }
+        }
         if let Some(start) = &self.options.start {
             (0..n).for_each(|row| first[(row, 0)] = start[row]);
         }
@@ -232,8 +243,9 @@ impl<'a, O: Operator> Search<'a, O> {
             || used < self.order() && used + self.course.block > self.basis.capacity()
     }
 
-    /// Images the newest block and appends what is new, and returns R.
-    fn step(&mut self, stage: &mut Stage) -> Result<Mat<f64>> {
+    /// Images the newest block and appends what is new, and returns R. What the basis saw of the
+    /// operator before must be what it sees of this one, if it comes from a checkpoint too.
+    fn step(&mut self, from_file: Option<&Checkpoint>, stage: &mut Stage) -> Result<Mat<f64>> {
         let (from, to) = (self.imaged, self.basis.used());
         let x = self.basis.columns(from..to, stage)?;
         let mut image = Mat::zeros(self.order(), to - from);
@@ -253,8 +265,18 @@ impl<'a, O: Operator> Search<'a, O> {
         let negligible = 4.0 * self.operator.epsilon() * self.norm;
         let appended = self.append(image, negligible, stage)?;
         let seen = &appended.coefficients;
-        if self.course.checks_symmetry && self.checks == 0 {
-            self.check_symmetry(seen.as_ref(), from)?;
+        if self.checks == 0 {
+            match (self.asymmetry(seen.as_ref(), from), from_file) {
+                (Some(_), Some(file)) => return Err(file.is_of_another("matrix")),
+                (Some(off), None) if self.course.checks_symmetry => {
+                    return Err(Error::value(format!(
+                        "{} is not symmetric: x^T A y and y^T A x differ by {off:.1e} for two unit vectors, where |A x| is {:.1e}",
+                        self.operator.name(),
+                        self.norm
+                    )));
+                }
+                _ => {}
+            }
         }
         for column in from..to {
             for row in 0..to {
@@ -280,8 +302,8 @@ impl<'a, O: Operator> Search<'a, O> {
         Ok(appended.coupling)
     }
 
-    /// Of the newest block the earlier ones see what it saw of them.
-    fn check_symmetry(&self, seen: MatRef<'_, f64>, from: usize) -> Result<()> {
+    /// Of the newest block the earlier ones see what it saw of them; by how much they do not.
+    fn asymmetry(&self, seen: MatRef<'_, f64>, from: usize) -> Option<f64> {
         let most = self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon());
         for column in 0..seen.ncols() {
             for row in 0..seen.nrows() {
@@ -291,15 +313,11 @@ impl<'a, O: Operator> Search<'a, O> {
                 };
                 let off = (seen[(row, column)] - mirrored).abs();
                 if off > most {
-                    return Err(Error::value(format!(
-                        "{} is not symmetric: x^T A y and y^T A x differ by {off:.1e} for two unit vectors, where |A x| is {:.1e}",
-                        self.operator.name(),
-                        self.norm
-                    )));
+                    return Some(off);
                 }
             }
         }
-        Ok(())
+        None
     }
 
     /// All eigenpairs of what the basis sees, the wanted ones first.
@@ -391,6 +409,7 @@ impl<'a, O: Operator> Search<'a, O> {
         order.sort_by(|&a, &b| ritz.values[a].total_cmp(&ritz.values[b]));
         let ascending = Mat::from_fn(self.imaged, count, |row, at| ritz.vectors[(row, order[at])]);
         self.basis.rotate(ascending.as_ref(), 0..0, stage)?;
+        self.basis.shrink();
         Ok(Found {
             values: order.iter().map(|&at| ritz.values[at]).collect(),
             vectors: self.basis,

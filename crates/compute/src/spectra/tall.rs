@@ -2,8 +2,17 @@
 //! every operation goes through in panels of rows.
 //!
 //! Columns lie one after another, so that columns are appended in place and a panel is one long run
-//! of each. Sums over panels are made in a fixed number of lanes, each in order, and merged in
-//! order: the bits do not depend on the number of threads.
+//! of each:
+//!
+//! ```text
+//!           lane 0                lane 1           rows; a lane is summed up in order
+//! |-----------|-----------||-----------|-----|     panels: what a task has at once
+//! |--|--|--|--|--|--|--|--||--|--|--|--|--|--|     chunks: what is multiplied and added at once
+//! ```
+//!
+//! Chunks and lanes follow from the shape alone, and lanes are merged in order: the bits depend
+//! neither on how many threads there are, nor on where a matrix lies, nor on the budget, which
+//! decides only on the panels in scratch.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -18,17 +27,26 @@ use outcore_matrix::{Array, Tile};
 /// Sums that are added to at once.
 const LANES: usize = 4;
 
-/// Bytes of a panel in memory: all columns of it are in the cache of a core.
+/// Matrices of the shape of a sum: those of lanes, what they come to, and what that is added to.
+pub(super) const SUMS: usize = LANES + 4;
+
+/// Bytes of a chunk: all columns of it are in the cache of a core.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Rows of a chunk: products with fewer are slow, and what more of them pack grows no further.
+const CHUNK_ROWS: [usize; 2] = [64, 4096];
+
+/// Bytes of a panel in memory.
 const PANEL_BYTES: usize = 1 << 20;
 
 /// A panel of less work is no task.
 const TASK_FLOPS: usize = 1 << 20;
 
-/// Tasks that the engine keeps scratch memory for at the least.
-const TASKS: usize = 2;
+/// The largest sector of a device.
+const SECTOR_BYTES: usize = 4096;
 
-/// Rows of panels in scratch are whole sectors where they are so many.
-const SECTOR_ROWS: usize = 512;
+/// Rows of lanes, and of panels in scratch, are whole sectors.
+const SECTOR_ROWS: usize = SECTOR_BYTES / 8;
 
 /// The same rows of a few columns, which are changed beside a tall matrix.
 pub(super) type Panels = Arc<Vec<Mutex<Mat<f64>>>>;
@@ -39,9 +57,68 @@ pub(super) struct Tall {
     rows: usize,
     used: usize,
     capacity: usize,
-    /// Rows of a panel.
-    step: usize,
+    cut: Cut,
     place: Place,
+}
+
+/// How rows are cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cut {
+    rows: usize,
+    /// Rows of a chunk, a power of two.
+    chunk: usize,
+    /// Rows of a panel, whole chunks.
+    panel: usize,
+    /// Rows of a lane.
+    lane: usize,
+}
+
+impl Cut {
+    /// `panel` rows a panel, but whole chunks and one of them at least.
+    fn new(rows: usize, capacity: usize, panel: usize) -> Cut {
+        let chunk = Cut::chunk(capacity);
+        let lane = rows.div_ceil(LANES).max(1);
+        Cut {
+            rows,
+            chunk,
+            panel: (panel / chunk).max(1) * chunk,
+            lane: lane.next_multiple_of(chunk.max(SECTOR_ROWS)),
+        }
+    }
+
+    fn chunk(capacity: usize) -> usize {
+        let [least, most] = CHUNK_ROWS;
+        let rows = CHUNK_BYTES / (8 * capacity.max(1));
+        1 << rows.clamp(least, most).ilog2()
+    }
+
+    fn lanes(&self) -> usize {
+        self.rows.div_ceil(self.lane)
+    }
+
+    /// In order.
+    fn panels(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Cut {
+            rows, panel, lane, ..
+        } = *self;
+        cut(0..rows, lane).flat_map(move |lane| cut(lane, panel))
+    }
+
+    /// The chunks of a panel, counted from its first row.
+    fn chunks(&self, panel: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        cut(0..panel.len(), self.chunk)
+    }
+
+    fn lane_of(&self, panel: &Range<usize>) -> usize {
+        panel.start / self.lane
+    }
+}
+
+fn cut(range: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range
+        .step_by(step)
+        .map(move |first| first..end.min(first + step))
 }
 
 enum Place {
@@ -56,44 +133,77 @@ pub(super) struct Layout {
     pub(super) rows: usize,
     pub(super) capacity: usize,
     pub(super) in_memory: bool,
-    step: usize,
+    cut: Cut,
 }
 
 impl Layout {
     pub(super) fn in_memory(rows: usize, capacity: usize) -> Layout {
-        let step = PANEL_BYTES / (8 * capacity.max(1));
         Layout {
             rows,
             capacity,
             in_memory: true,
-            step: step.clamp(64, 1 << 13).next_multiple_of(64),
+            cut: Cut::new(rows, capacity, PANEL_BYTES / (8 * capacity.max(1))),
         }
     }
 
-    pub(super) fn in_scratch(split: &MemorySplit, rows: usize, capacity: usize) -> Layout {
-        let step = split.panel_bytes() as usize / (8 * capacity.max(1));
-        let step = match step >= SECTOR_ROWS {
-            true => step / SECTOR_ROWS * SECTOR_ROWS,
-            false => step.max(1),
-        };
+    /// With the smallest panels.
+    pub(super) fn in_scratch(rows: usize, capacity: usize) -> Layout {
         Layout {
             rows,
             capacity,
             in_memory: false,
-            step: step.min(rows.next_multiple_of(SECTOR_ROWS)),
+            cut: Cut::new(rows, capacity, Cut::chunk(capacity).max(SECTOR_ROWS)),
         }
     }
 
-    /// What is held all the time, or at least while a pass goes on.
-    pub(super) fn bytes(&self) -> u64 {
-        // The largest product is a rotation.
-        let (panel, capacity) = (8 * self.step * self.capacity, self.capacity);
-        let product = panel + product_bytes(self.step, capacity, capacity, &Blas::Builtin);
-        let bytes = match self.in_memory {
-            true => 8 * self.rows * capacity,
-            false => 4 * panel,
-        };
-        (bytes + TASKS * product) as u64
+    /// The same with panels as large as this division of memory has them, if it lies in scratch.
+    pub(super) fn widened(self, split: &MemorySplit) -> Layout {
+        if self.in_memory {
+            return self;
+        }
+        let unit = self.cut.panel;
+        let rows = split.panel_bytes() as usize / (8 * self.capacity.max(1));
+        let panel = (rows / unit).max(1) * unit;
+        Layout {
+            cut: Cut {
+                panel: panel.min(self.cut.lane.next_multiple_of(unit)),
+                ..self.cut
+            },
+            ..self
+        }
+    }
+
+    /// What is held all the time where it has `columns` columns.
+    pub(super) fn held_bytes(&self, columns: usize) -> u64 {
+        match self.in_memory {
+            true => 8 * (self.rows * columns) as u64,
+            false => 0,
+        }
+    }
+
+    /// What an operation on it and `width` columns beside it takes, with one task at a time.
+    pub(super) fn passing_bytes(&self, width: usize) -> u64 {
+        let (panel, capacity) = (8 * self.cut.panel * self.capacity, self.capacity);
+        // The largest product is a rotation, which reads a panel and writes one.
+        let task = task_bytes(&self.cut, capacity, capacity.max(width), &Blas::Builtin);
+        match self.in_memory {
+            true => task as u64,
+            false => task as u64 + 2 * frame_bytes(panel),
+        }
+    }
+
+    /// What [`Tall::finish`] takes: the vectors once more, or a panel of them in another file, whose
+    /// columns begin anywhere in a sector.
+    pub(super) fn finish_bytes(&self, columns: usize, budget_bytes: u64) -> u64 {
+        let column = 8 * self.cut.panel.min(self.rows);
+        match self.in_memory {
+            true => 8 * (self.rows * columns) as u64,
+            false => {
+                let written = 2 * (column + 3 * SECTOR_BYTES) * columns;
+                let shared = (budget_bytes / 16).clamp(128 << 10, 32 << 20);
+                frame_bytes(column * columns) + frame_bytes(written) + shared
+            }
+        }
     }
 
     /// What is read by an operation on all columns.
@@ -105,22 +215,23 @@ impl Layout {
     }
 }
 
-/// What a pass does with a panel, the columns beside it, and the sum of its lane; it is told the
+/// What a pass does with a chunk, the columns beside it, and the sum of its lane; it is told the
 /// first row.
 type Work =
-    dyn Fn(usize, MatRef<'_, f64>, &mut Mat<f64>, MatMut<'_, f64>) -> Result<()> + Send + Sync;
+    dyn Fn(usize, MatRef<'_, f64>, MatMut<'_, f64>, MatMut<'_, f64>) -> Result<()> + Send + Sync;
 
 impl Tall {
     pub(super) fn new(session: &Session, layout: Layout, stage: &Stage) -> Result<Tall> {
         let Layout {
             rows,
             capacity,
-            step,
+            cut,
             ..
         } = layout;
         let place = if layout.in_memory {
-            let held = stage.reserve("a basis of vectors", layout.bytes())?;
-            let panels = ranges(rows, step)
+            let held = stage.reserve("a basis of vectors", layout.held_bytes(capacity))?;
+            let panels = cut
+                .panels()
                 .map(|range| Mutex::new(Mat::zeros(range.len(), capacity)))
                 .collect();
             Place::Memory(Arc::new(panels), held)
@@ -142,7 +253,7 @@ impl Tall {
             rows,
             used: 0,
             capacity,
-            step,
+            cut,
             place,
         })
     }
@@ -161,7 +272,14 @@ impl Tall {
     }
 
     fn ranges(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        ranges(self.rows, self.step)
+        self.cut.panels()
+    }
+
+    /// Panels with their numbers, the first of each lane before the second ones.
+    fn in_turns(&self) -> Vec<(usize, Range<usize>)> {
+        let mut panels: Vec<_> = self.ranges().enumerate().collect();
+        panels.sort_by_key(|(_, range)| range.start % self.cut.lane);
+        panels
     }
 
     /// A few columns in panels as this has them.
@@ -172,7 +290,7 @@ impl Tall {
     }
 
     pub(super) fn join(&self, panels: &Panels) -> Mat<f64> {
-        let width = panels.first().map_or(0, |panel| panel.locked().ncols());
+        let width = block_width(panels);
         let mut columns = Mat::zeros(self.rows, width);
         for (range, panel) in self.ranges().zip(panels.iter()) {
             let mut into = columns.as_mut().subrows_mut(range.start, range.len());
@@ -181,7 +299,7 @@ impl Tall {
         columns
     }
 
-    /// Goes through all panels beside those of `beside`, and returns the sum of what `work` adds up,
+    /// Goes through all chunks beside those of `beside`, and returns the sum of what `work` adds up,
     /// of this shape.
     pub(super) fn pass(
         &self,
@@ -189,12 +307,12 @@ impl Tall {
         beside: &Panels,
         sum: [usize; 2],
         stage: &mut Stage,
-        work: impl Fn(usize, MatRef<'_, f64>, &mut Mat<f64>, MatMut<'_, f64>) -> Result<()>
+        work: impl Fn(usize, MatRef<'_, f64>, MatMut<'_, f64>, MatMut<'_, f64>) -> Result<()>
         + Send
         + Sync
         + 'static,
     ) -> Result<Mat<f64>> {
-        self.pass_of(name, self.used, beside, sum, stage, work)
+        self.pass_of(name, self.used, beside, sum, stage, Box::new(work))
     }
 
     fn pass_of(
@@ -204,68 +322,69 @@ impl Tall {
         beside: &Panels,
         sum: [usize; 2],
         stage: &mut Stage,
-        work: impl Fn(usize, MatRef<'_, f64>, &mut Mat<f64>, MatMut<'_, f64>) -> Result<()>
-        + Send
-        + Sync
-        + 'static,
+        work: Box<Work>,
     ) -> Result<Mat<f64>> {
-        let width = beside.first().map_or(0, |panel| panel.locked().ncols());
+        let width = block_width(beside);
         let flops = 4 * used.max(width) * width.max(1);
         let lanes: Arc<Vec<_>> = Arc::new(
-            (0..LANES.min(self.ranges().count().max(1)))
+            (0..self.cut.lanes())
                 .map(|_| Mutex::new(Mat::<f64>::zeros(sum[0], sum[1])))
                 .collect(),
         );
-        let work: Arc<Work> = Arc::new(work);
+        let (cut, all, sums) = (self.cut, Arc::clone(beside), Arc::clone(&lanes));
+        // The chunks of a panel, in order.
+        let run = move |at: usize, range: &Range<usize>, panel: MatRef<'_, f64>| -> Result<()> {
+            let (mut beside, mut lane) = (all[at].locked(), sums[cut.lane_of(range)].locked());
+            for chunk in cut.chunks(range) {
+                let (first, rows) = (chunk.start, chunk.len());
+                let beside = beside.as_mut().subrows_mut(first, rows);
+                let panel = panel.subrows(first, rows);
+                work(range.start + first, panel, beside, lane.as_mut())?;
+            }
+            Ok(())
+        };
         if let (Place::Memory(panels, _), true) =
             (&self.place, self.rows * flops < LANES * TASK_FLOPS)
         {
             for (at, range) in self.ranges().enumerate() {
-                let panel = panels[at].locked();
-                let mut lane = lanes[at % lanes.len()].locked();
-                work(
-                    range.start,
-                    panel.as_ref().subcols(0, used),
-                    &mut beside[at].locked(),
-                    lane.as_mut(),
-                )?;
+                run(at, &range, panels[at].locked().as_ref().subcols(0, used))?;
             }
             return Ok(merged(&lanes));
         }
+        let run = Arc::new(run);
         let mut plan = Plan::new(name);
         let orders: Vec<_> = lanes.iter().map(|_| plan.serial()).collect();
-        let held = product_bytes(self.step, used, width, self.session.blas());
-        for (at, range) in self.ranges().enumerate() {
-            let (beside, lanes, work) = (Arc::clone(beside), Arc::clone(&lanes), Arc::clone(&work));
-            let (lane, first) = (at % lanes.len(), range.start);
+        let held = task_bytes(&cut, used, width, self.session.blas());
+        for (at, range) in self.in_turns() {
+            let run = Arc::clone(&run);
             let task = Task::new(name)
                 .flops((range.len() * flops) as u64)
                 .held(held);
             // What a task reads is its first block.
+            let lane = cut.lane_of(&range);
             let ordered = |task: Task| match sum {
                 [0, _] => task,
                 _ => task.update(orders[lane]),
             };
-            let run = move |panel: MatRef<'_, f64>| {
-                let (mut beside, mut lane) = (beside[at].locked(), lanes[lane].locked());
-                work(first, panel, &mut beside, lane.as_mut())
-            };
             match &self.place {
                 Place::Memory(panels, _) => {
                     let panels = Arc::clone(panels);
-                    plan.task(
-                        ordered(task)
-                            .run(move |_| Ok(run(panels[at].locked().as_ref().subcols(0, used))?)),
-                    );
+                    plan.task(ordered(task).run(move |_| {
+                        Ok(run(
+                            at,
+                            &range,
+                            panels[at].locked().as_ref().subcols(0, used),
+                        )?)
+                    }));
                 }
                 Place::Scratch(arrays) if used > 0 => {
-                    let tile = tile(&mut plan, &arrays[0], range, 0..used);
+                    let tile = tile(&mut plan, &arrays[0], &range, 0..used);
                     let task = ordered(task.read(tile.region));
-                    plan.task(task.run(move |cx| Ok(run(tile.of(&cx.blocks[0])?)?)));
+                    plan.task(task.run(move |cx| Ok(run(at, &range, tile.of(&cx.blocks[0])?)?)));
                 }
                 Place::Scratch(_) => {
                     let none = Mat::zeros(range.len(), 0);
-                    plan.task(ordered(task).run(move |_| Ok(run(none.as_ref())?)));
+                    plan.task(ordered(task).run(move |_| Ok(run(at, &range, none.as_ref())?)));
                 }
             }
         }
@@ -280,17 +399,31 @@ impl Tall {
         name: &'static str,
         beside: &Panels,
         stage: &mut Stage,
-        work: impl Fn(usize, MatRef<'_, f64>, &mut Mat<f64>, MatMut<'_, f64>) -> Result<()>
-        + Send
-        + Sync
-        + 'static,
+        work: impl Fn(MatMut<'_, f64>) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
+        let work = Box::new(
+            move |_: usize, _: MatRef<'_, f64>, beside: MatMut<'_, f64>, _: MatMut<'_, f64>| {
+                work(beside)
+            },
+        );
         self.pass_of(name, 0, beside, [0, 0], stage, work).map(drop)
+    }
+
+    /// Gives back the memory of columns that it does not have, and grows no more.
+    pub(super) fn shrink(&mut self) {
+        self.capacity = self.used;
+        if let Place::Memory(panels, held) = &mut self.place {
+            for panel in panels.iter() {
+                let mut panel = panel.locked();
+                *panel = panel.as_ref().subcols(0, self.used).to_owned();
+            }
+            held.shrink(8 * (self.rows * self.used) as u64);
+        }
     }
 
     /// Appends columns.
     pub(super) fn append(&mut self, columns: &Panels, stage: &mut Stage) -> Result<()> {
-        let width = columns.first().map_or(0, |panel| panel.locked().ncols());
+        let width = block_width(columns);
         assert!(self.used + width <= self.capacity, "there is room");
         let (into, from) = (self.used..self.used + width, columns);
         if let Place::Memory(panels, _) = &self.place {
@@ -318,11 +451,15 @@ impl Tall {
         };
         let mut plan = Plan::new(name);
         for (at, range) in self.ranges().enumerate() {
-            let tile = tile(&mut plan, &arrays[0], range, columns.clone());
+            let tile = tile(&mut plan, &arrays[0], &range, columns.clone());
             let from = Arc::clone(from);
             plan.task(Task::new(name).write(tile.region).run(move |cx| {
-                tile.of_mut::<f64>(&mut cx.blocks[0])?
+                let mut into = tile.of_mut::<f64>(&mut cx.blocks[0])?;
+                let (rows, padding) = (range.len(), tile.rows - range.len());
+                into.as_mut()
+                    .subrows_mut(0, rows)
                     .copy_from(&*from[at].locked());
+                into.subrows_mut(rows, padding).fill(0.0);
                 Ok(())
             }));
         }
@@ -348,10 +485,11 @@ impl Tall {
                     Arc::new(self.ranges().map(|_| Mutex::new(Mat::new())).collect());
                 let mut plan = Plan::new("read columns");
                 for (at, range) in self.ranges().enumerate().filter(|_| width > 0) {
-                    let tile = tile(&mut plan, &arrays[0], range, columns.clone());
+                    let tile = tile(&mut plan, &arrays[0], &range, columns.clone());
                     let found = Arc::clone(&found);
                     plan.task(Task::new("read columns").read(tile.region).run(move |cx| {
-                        *found[at].locked() = tile.of::<f64>(&cx.blocks[0])?.to_owned();
+                        let panel = tile.of::<f64>(&cx.blocks[0])?;
+                        *found[at].locked() = panel.subrows(0, range.len()).to_owned();
                         Ok(())
                     }));
                 }
@@ -378,38 +516,51 @@ impl Tall {
         );
         let y = Arc::new(y.to_owned());
         let mut plan = Plan::new("rotate the basis");
-        let held =
-            product_bytes(self.step, depth, width, self.session.blas()) + 8 * self.step * used;
+        let (cut, blas) = (self.cut, self.session.blas().clone());
+        let held = task_bytes(&cut, depth, used, &blas);
+        let rotated = move |panel: MatRef<'_, f64>, mut into: MatMut<'_, f64>| -> Result<()> {
+            let (from, new) = (panel.subcols(0, depth), into.as_mut().subcols_mut(0, width));
+            kernels::gemm(new, 1.0, from, (*y).as_ref(), 0.0, &blas)?;
+            into.subcols_mut(width, kept.len())
+                .copy_from(panel.subcols(kept.start, kept.len()));
+            Ok(())
+        };
+        let rotated = Arc::new(rotated);
         for (at, range) in self.ranges().enumerate() {
-            let (y, kept, blas) = (Arc::clone(&y), kept.clone(), self.session.blas().clone());
+            let rotated = Arc::clone(&rotated);
             let task = Task::new("rotate")
                 .flops((2 * range.len() * depth * width) as u64)
                 .held(held);
-            let rotated = move |panel: MatRef<'_, f64>, mut into: MatMut<'_, f64>| -> Result<()> {
-                let (from, new) = (panel.subcols(0, depth), into.as_mut().subcols_mut(0, width));
-                kernels::gemm(new, 1.0, from, (*y).as_ref(), 0.0, &blas)?;
-                into.subcols_mut(width, kept.len())
-                    .copy_from(panel.subcols(kept.start, kept.len()));
-                Ok(())
-            };
             match &self.place {
                 Place::Memory(panels, _) => {
                     let panels = Arc::clone(panels);
                     plan.task(task.run(move |_| {
                         let mut panel = panels[at].locked();
-                        let mut new = Mat::zeros(panel.nrows(), used);
-                        rotated(panel.as_ref(), new.as_mut())?;
-                        panel.as_mut().subcols_mut(0, used).copy_from(&new);
+                        for chunk in cut.chunks(&range) {
+                            let rows = panel.as_mut().subrows_mut(chunk.start, chunk.len());
+                            let mut new = Mat::zeros(chunk.len(), used);
+                            rotated(rows.as_ref(), new.as_mut())?;
+                            rows.subcols_mut(0, used).copy_from(&new);
+                        }
                         Ok(())
                     }));
                 }
                 Place::Scratch(arrays) => {
-                    let from = tile(&mut plan, &arrays[0], range.clone(), 0..self.used);
-                    let into = tile(&mut plan, &arrays[1], range, 0..used);
+                    let from = tile(&mut plan, &arrays[0], &range, 0..self.used);
+                    let into = tile(&mut plan, &arrays[1], &range, 0..used);
                     let task = task.read(from.region).write(into.region);
                     plan.task(task.run(move |cx| {
                         let (read, written) = cx.blocks.split_at_mut(1);
-                        Ok(rotated(from.of(&read[0])?, into.of_mut(&mut written[0])?)?)
+                        let from = from.of::<f64>(&read[0])?;
+                        let mut into = into.of_mut::<f64>(&mut written[0])?;
+                        for chunk in cut.chunks(&range) {
+                            let (first, rows) = (chunk.start, chunk.len());
+                            let into = into.as_mut().subrows_mut(first, rows);
+                            rotated(from.subrows(first, rows), into)?;
+                        }
+                        let (rows, padding) = (range.len(), into.nrows() - range.len());
+                        into.subrows_mut(rows, padding).fill(0.0);
+                        Ok(())
                     }));
                 }
             }
@@ -426,7 +577,8 @@ impl Tall {
     /// What a column is multiplied by to have the entry of largest magnitude positive; the first of
     /// several such decides.
     pub(super) fn signs(&self, stage: &mut Stage) -> Result<Vec<f64>> {
-        let none: Panels = Arc::new(self.ranges().map(|_| Mutex::new(Mat::new())).collect());
+        let nothing = |range: Range<usize>| Mutex::new(Mat::zeros(range.len(), 0));
+        let none: Panels = Arc::new(self.ranges().map(nothing).collect());
         let found = Arc::new(Mutex::new(vec![(0.0f64, usize::MAX); self.used]));
         let into = Arc::clone(&found);
         self.pass("signs", &none, [0, 0], stage, move |first, panel, _, _| {
@@ -462,9 +614,9 @@ impl Tall {
         let (rows, columns) = (self.rows, self.used);
         assert_eq!(factors.len(), columns);
         if let Place::Memory(panels, held) = self.place {
+            let _values = stage.reserve("vectors", 8 * (rows * columns) as u64)?;
             let mut values = vec![0.0; rows * columns];
-            let ranges = ranges(rows, self.step);
-            for (range, panel) in ranges.zip(panels.iter()) {
+            for (range, panel) in self.cut.panels().zip(panels.iter()) {
                 let panel = panel.locked();
                 for (column, factor) in factors.iter().enumerate() {
                     let into = &mut values[column * rows..][range.clone()];
@@ -487,13 +639,13 @@ impl Tall {
         let factors = Arc::new(factors);
         let mut plan = Plan::new("vectors");
         for range in self.ranges() {
-            let from = tile(&mut plan, &arrays[0], range.clone(), 0..columns);
-            let into = tile(&mut plan, &made, range, 0..columns);
+            let from = tile(&mut plan, &arrays[0], &range, 0..columns);
+            let into = tile(&mut plan, &made, &range, 0..columns);
             let factors = Arc::clone(&factors);
             let task = Task::new("vectors").read(from.region).write(into.region);
             plan.task(task.run(move |cx| {
                 let (read, written) = cx.blocks.split_at_mut(1);
-                let from = from.of::<f64>(&read[0])?;
+                let from = from.of::<f64>(&read[0])?.subrows(0, range.len());
                 match dtype {
                     DType::F32 => put(from, into.of_mut::<f32>(&mut written[0])?, &factors),
                     _ => put(from, into.of_mut::<f64>(&mut written[0])?, &factors),
@@ -530,29 +682,37 @@ pub enum Vectors {
     Scratch(Array),
 }
 
-fn ranges(rows: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows)
-        .step_by(step)
-        .map(move |first| first..rows.min(first + step))
+/// Columns of panels.
+pub(super) fn block_width(panels: &Panels) -> usize {
+    panels.first().map_or(0, |panel| panel.locked().ncols())
 }
 
-/// What a product of a panel with a few columns packs, on either side.
-fn product_bytes(step: usize, used: usize, width: usize, blas: &Blas) -> usize {
+/// What a task holds that multiplies chunks of `used` columns, with `width` columns beside them:
+/// packed operands, and a chunk as it becomes.
+fn task_bytes(cut: &Cut, used: usize, width: usize, blas: &Blas) -> usize {
     let shapes = [
-        (used, width, step),
-        (step, width, used),
-        (width, width, step),
+        (used, width, cut.chunk),
+        (cut.chunk, width, used),
+        (width, width, cut.chunk),
     ];
-    shapes
-        .map(|(m, n, k)| kernels::gemm_scratch_bytes::<f64>(m, n, k, blas))
-        .into_iter()
-        .fold(0, usize::max)
+    let packed = shapes.map(|(m, n, k)| kernels::gemm_scratch_bytes::<f64>(m, n, k, blas));
+    packed.into_iter().fold(0, usize::max) + 8 * cut.chunk * width
 }
 
-fn tile(plan: &mut Plan, array: &Array, rows: Range<usize>, columns: Range<usize>) -> Tile {
-    let wide = |range: Range<usize>| range.start as u64..range.end as u64;
+/// Frames are up to an eighth larger than their content, which may have gaps of an eighth.
+fn frame_bytes(bytes: usize) -> u64 {
+    (bytes + bytes / 3 + 2 * SECTOR_BYTES) as u64
+}
+
+/// A panel of some columns; the last one has the rest of its sectors in an array that has them.
+fn tile(plan: &mut Plan, array: &Array, rows: &Range<usize>, columns: Range<usize>) -> Tile {
+    let all = array.shape()[0] as usize;
+    let end = rows.end.next_multiple_of(SECTOR_ROWS).min(all);
     let extent = plan.extent(array.extent());
-    array.layout().tile(extent, wide(rows), wide(columns))
+    let wide = |range: Range<usize>| range.start as u64..range.end as u64;
+    array
+        .layout()
+        .tile(extent, wide(rows.start..end), wide(columns))
 }
 
 fn merged(lanes: &[Mutex<Mat<f64>>]) -> Mat<f64> {
@@ -562,4 +722,91 @@ fn merged(lanes: &[Mutex<Mat<f64>>]) -> Mat<f64> {
     let mut sum = lanes.next().expect("there is one lane at least");
     lanes.for_each(|lane| sum += lane);
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use outcore_core::Job;
+
+    use super::*;
+    use crate::spectra::testing::{by_columns, noise, session};
+
+    /// What a tall matrix of two blocks of 8 columns comes to in a pass, a rotation and at its end.
+    fn results(layout: impl Fn(&MemorySplit) -> Layout, threads: usize) -> [Mat<f64>; 3] {
+        let (_folder, session) = session(32 << 20, threads);
+        let layout = layout(&MemorySplit::new(&session));
+        let (own, rows) = (session.clone(), layout.rows);
+        let job = Job::driven(&session, vec![], move |stage, _| {
+            let mut tall = Tall::new(&own, layout, stage)?;
+            for seed in 0..2 {
+                let block = tall.split(noise(rows, 8, seed).as_ref());
+                tall.append(&block, stage)?;
+            }
+            let beside = tall.split(noise(rows, 3, 2).as_ref());
+            let work = |_: usize, v: MatRef<'_, f64>, w: MatMut<'_, f64>, sum: MatMut<'_, f64>| {
+                let v = v.transpose();
+                Ok(kernels::gemm(sum, 1.0, v, w.as_ref(), 1.0, &Blas::Builtin)?)
+            };
+            let sum = tall.pass("sum", &beside, [16, 3], stage, work)?;
+            tall.rotate(noise(16, 5, 3).as_ref(), 14..16, stage)?;
+            assert_eq!(tall.used(), 7);
+            tall.shrink();
+            let rotated = tall.columns(0..7, stage)?;
+            let signs = tall.signs(stage)?;
+            Ok((sum, rotated, tall.finish(signs, DType::F64, stage)?))
+        });
+        let (sum, rotated, finished) = job.expect("it fits").run().expect("nothing can fail");
+        let finished = by_columns(&finished);
+        let finished = Mat::from_fn(rows, 7, |row, column| finished[column * rows + row]);
+        [sum, rotated, finished]
+    }
+
+    #[test]
+    fn products_are_those_of_plain_loops_with_the_same_bits_wherever_it_lies() {
+        for rows in [1, 77, 512, 9001] {
+            let blocks = [0, 1].map(|seed| noise(rows, 8, seed));
+            let v = Mat::from_fn(rows, 16, |row, column| {
+                blocks[column / 8][(row, column % 8)]
+            });
+            let expected = [v.transpose() * noise(rows, 3, 2), &v * noise(16, 5, 3)];
+            let [first, rest @ ..] = [
+                results(|_| Layout::in_memory(rows, 40), 1),
+                results(|_| Layout::in_memory(rows, 40), 3),
+                results(|_| Layout::in_scratch(rows, 40), 2),
+                results(|split| Layout::in_scratch(rows, 40).widened(split), 3),
+            ];
+            for (found, expected) in first.iter().zip(&expected) {
+                let found = found.as_ref().subcols(0, expected.ncols());
+                assert!((found - expected).norm_max() < 1e-11, "{rows} rows");
+            }
+            assert_eq!(first[1].subcols(5, 2), v.subcols(14, 2));
+            for column in 0..7 {
+                let column = first[2].col(column);
+                let least = column.iter().copied().fold(f64::INFINITY, f64::min);
+                assert!(column.norm_max() >= -least);
+            }
+            assert!(rest.iter().all(|other| *other == first), "{rows} rows");
+        }
+    }
+
+    #[test]
+    fn rows_are_cut_by_their_number_alone() {
+        for (rows, capacity) in [(1, 1), (1000, 3), (70_000, 40), (1_000_000, 4112)] {
+            let small = Layout::in_scratch(rows, capacity);
+            let budgets = [1 << 20, 1 << 30, 1 << 40].map(MemorySplit::of);
+            for layout in budgets.map(|split| small.widened(&split)) {
+                let (cut, same) = (layout.cut, Layout::in_memory(rows, capacity).cut);
+                assert_eq!((cut.chunk, cut.lane), (same.chunk, same.lane));
+                assert!(cut.panel.is_multiple_of(SECTOR_ROWS.max(cut.chunk)));
+                let mut end = 0;
+                for panel in cut.panels() {
+                    assert_eq!(panel.start, end);
+                    assert_eq!(cut.lane_of(&panel), (panel.end - 1) / cut.lane);
+                    end = panel.end;
+                }
+                assert_eq!(end, rows);
+                assert!((1..=LANES).contains(&cut.lanes()));
+            }
+        }
+    }
 }

@@ -1,0 +1,76 @@
+"""Figures from results of `run.measure`: pairs against time, pairs against passes, and budgets against time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+except ImportError as error:
+    raise ImportError("outcore.spectra_bench.figures needs matplotlib: pip install matplotlib") from error
+
+from .._units import show_bytes
+from ..embedding_bench.figures import COLOURS, MARKS, STYLE
+from .run import OURS
+
+Results = Sequence[dict[str, Any]]
+
+
+def draw(found: Results, folder: str | os.PathLike[str]) -> list[str]:
+    """Writes PNG files; returns their paths."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    ours = [one for one in found if one["who"] in OURS]
+    most = max((one["memory_bytes"] for one in ours), default=None)
+    ample = [one for one in found if one["who"] not in OURS or one["memory_bytes"] == most]
+    made = {
+        "pairs-time": _lines(ample, "count", "seconds", _name, "singular triplets", "seconds"),
+        "pairs-passes": _lines(
+            [one for one in ample if "passes" in one], "count", "passes", _name, "singular triplets", "passes over the matrix"
+        ),
+    }
+    if len({one["memory_bytes"] for one in ours}) > 1:
+        each = [{**one, "label": f"{one['who']}, {one['count']} triplets"} for one in ours]
+        made["memory-time"] = _lines(each, "memory_bytes", "seconds", lambda one: str(one["label"]), "budget", "seconds")
+    paths = []
+    for name, figure in made.items():
+        path = os.path.join(os.fspath(folder), f"{name}.png")
+        with rc_context(STYLE):
+            figure.savefig(path)
+        paths.append(path)
+    return paths
+
+
+def _name(one: dict[str, Any]) -> str:
+    return f"outcore, {one['who']}" if one["who"] in OURS else str(one["who"])
+
+
+def _lines(found: Results, across: str, along: str, label: Callable[[dict[str, Any]], str], x_label: str, y_label: str) -> Figure:
+    """Medians over the runs of each case, a line for each label."""
+    with rc_context(STYLE):
+        made = Figure(figsize=(5.6, 4.0), layout="constrained")
+        axes = made.subplots()
+        for number, name in enumerate(dict.fromkeys(label(one) for one in found)):
+            own = [one for one in found if label(one) == name]
+            places = sorted({one[across] for one in own})
+            middles = [median(one[along] for one in own if one[across] == place) for place in places]
+            colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+            axes.plot(places, middles, color=colour, marker=mark, markersize=4, label=name)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        as_text: Callable[[float, Any], str] = (
+            (lambda value, _: show_bytes(int(value))) if across == "memory_bytes" else (lambda value, _: f"{value:g}")
+        )
+        axes.xaxis.set_major_formatter(FuncFormatter(as_text))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set(xlabel=x_label, ylabel=y_label)
+        axes.legend(fontsize=8)
+        if found:
+            rows, columns = found[0]["shape"]
+            axes.set_title(f"{rows:,} x {columns:,}, {found[0]['nonzeros']:,} entries, to {found[0]['tol']:g}", fontsize=9)
+        return made

@@ -1,0 +1,150 @@
+"""Searches in processes of their own, and what they took.
+
+A result tells of one search: `seconds`, without reading the matrix for those that need it in memory, `residual`, the largest
+|A^T u - s v| or |A v - s u| by the largest s, and `rss_bytes`, the most memory that the process had. Of ours `passes`, `block`
+and `basis_in_memory` too; of scikit-learn `iterations`, as few as give residuals of the tolerance.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import svds as scipy_svds
+
+from ..errors import FailedError
+
+OURS = ("krylov", "randomized", "auto")
+RIVALS = ("arpack", "propack", "scikit-learn", "primme")
+ITERATIONS = (1, 2, 4, 7, 10, 15, 20, 30)
+MODULES = {"scikit-learn": "sklearn", "primme": "primme"}
+
+
+def installed() -> list[str]:
+    """Rivals that there are here."""
+    from importlib.util import find_spec
+
+    return [name for name in RIVALS if find_spec(MODULES.get(name, "scipy")) is not None]
+
+
+def measure(
+    matrix: Path,
+    who: str,
+    count: int,
+    tol: float,
+    *,
+    memory: int | None = None,
+    options: Sequence[str] = (),
+    timeout_s: float = 600,
+) -> dict[str, Any]:
+    """One search: by ours with this `method` and `memory`, or by a rival, which has the matrix in memory.
+
+    Raises
+    ------
+    FailedError
+        For a search that failed or took too long.
+    """
+    case = {
+        "matrix": os.fspath(matrix.resolve()),
+        "who": who,
+        "count": count,
+        "tol": tol,
+        "memory": memory,
+        **dict(_pairs(options)),
+    }
+    own = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(own), os.environ.get("PYTHONPATH")]))}
+    words = [sys.executable, "-m", "outcore.spectra_bench.run", json.dumps(case)]
+    loads = os.getloadavg()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise FailedError(f"{who}, {count} triplets: it took longer than {timeout_s:g} s") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise FailedError(f"{who}, {count} triplets: {last}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return {**found, "who": who, "count": count, "tol": tol, "memory_bytes": memory, "load_average": loads[0]}
+
+
+def _pairs(options: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name.removeprefix("--"), value) for name, value in zip(options[::2], options[1::2], strict=True)]
+
+
+def _ours(case: dict[str, Any]) -> tuple[Any, float, dict[str, Any]]:
+    import outcore
+
+    names = {"scratch": str, "threads": int, "driver": str, "blas": str}
+    settings = {name: kind(case[name]) for name, kind in names.items() if name in case}
+    outcore.configure(case["memory"], **settings)
+    with outcore.open(case["matrix"]) as matrix:
+        outcore.linalg.svds(matrix, 1, tol=0.5, check=False)
+        began = time.perf_counter()
+        found = outcore.linalg.svds(matrix, case["count"], tol=case["tol"], method=case["who"])
+        seconds = time.perf_counter() - began
+    facts = {"passes": found.passes, "restarts": found.restarts, "block": found.block, "basis_in_memory": found.basis_in_memory}
+    return found, seconds, facts
+
+
+def _rival(case: dict[str, Any], a: Any) -> tuple[Any, float, dict[str, Any]]:
+    count, tol, who = case["count"], case["tol"], case["who"]
+    if who == "primme":
+        import primme
+
+        began = time.perf_counter()
+        return primme.svds(a, count, tol=tol), time.perf_counter() - began, {}
+    if who != "scikit-learn":
+        began = time.perf_counter()
+        # ARPACK's tolerance is of eigenvalues of A^T A, PROPACK's of singular values.
+        found = scipy_svds(a, count, tol=tol**2 if who == "arpack" else tol, solver=who, rng=0)
+        return found, time.perf_counter() - began, {}
+    from sklearn.utils.extmath import randomized_svd
+
+    for iterations in ITERATIONS:
+        began = time.perf_counter()
+        found = randomized_svd(a, count, n_iter=iterations, random_state=0)
+        seconds = time.perf_counter() - began
+        if _residual(a, found) <= tol:
+            break
+    return found, seconds, {"iterations": iterations}
+
+
+def _residual(a: Any, found: Any) -> float:
+    left, values, right = (np.asarray(part, np.float64) for part in found)
+    rests = [a @ right.T - left * values, a.T @ left - right.T * values]
+    return float(max(np.linalg.norm(rest, axis=0).max() for rest in rests) / values.max())
+
+
+def _main(text: str) -> None:
+    import outcore
+
+    case = json.loads(text)
+    if case["who"] in OURS:
+        found, seconds, facts = _ours(case)
+        facts["rss_bytes"] = _rss_bytes()
+        found = tuple(part.numpy() if isinstance(part, outcore.Array) else part for part in found)
+        with outcore.open(case["matrix"]) as matrix:
+            a = matrix.scipy(progress=False)
+    else:
+        with outcore.open(case["matrix"]) as matrix:
+            a = matrix.scipy(progress=False)
+        found, seconds, facts = _rival(case, a)
+        facts["rss_bytes"] = _rss_bytes()
+    facts |= {"seconds": seconds, "residual": _residual(a, found), "nonzeros": int(a.nnz), "shape": list(a.shape)}
+    print(json.dumps(facts))
+
+
+def _rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
