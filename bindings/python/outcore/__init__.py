@@ -81,7 +81,7 @@ __all__ = [
     "open",
 ]
 
-_MODULES = ("cluster", "data", "decomposition", "filesystem", "random_projection", "streams", "text", "torch")
+_MODULES = ("cluster", "data", "decomposition", "filesystem", "random_projection", "streams", "text", "topics", "torch")
 
 
 def __dir__() -> list[str]:

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ._files import read_regular
+from ._plan import Plan
 from ._session import Session
 from ._settings import MOST_THREADS
 from ._units import show_bytes
+from .errors import CorruptError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,3 +52,17 @@ def say(found: Any, as_json: bool) -> None:
     for name, value in found.items():
         shown = show_bytes(value) if name.endswith("bytes") and isinstance(value, int) else value
         print(f"{name.replace('_', ' '):<18} {'-' if shown is None else shown}")
+
+
+def say_plan(plan: Plan, as_json: bool) -> None:
+    print(plan.json() if as_json else plan)
+
+
+def lines_of(path: str | None) -> list[str] | None:
+    if path is None:
+        return None
+    try:
+        text = read_regular(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{path}: {error}", object=path, offset=error.start) from error
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from . import _native
@@ -17,9 +19,9 @@ from ._plan import Plan, explain
 from ._session import Session
 from ._sparse import Sparse
 from ._trace import Trace
-from .errors import ArgumentError, ShapeError
+from .errors import ArgumentError, NotFiniteError, ShapeError
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "check_finite", "seed_of"]
 
 
 class Run(Protocol):
@@ -137,3 +139,21 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             # Ranks are those of this process.
             state["comm"] = None
         return state
+
+
+def seed_of(state: Any) -> int:
+    """None stands for 0."""
+    state = 0 if state is None else state
+    if not isinstance(state, Integral):
+        return int(check_random_state(state).randint(1 << 31))
+    if not 0 <= int(state) < 1 << 64:
+        raise ArgumentError(f"random_state={state} must be between 0 and 2^64 - 1")
+    return int(state)
+
+
+def check_finite(x: Any, columns: dict[str, Any]) -> None:
+    """Refuses what the statistics of its columns say is not finite."""
+    bad = np.flatnonzero(~np.isfinite(columns["min"] + columns["max"]))
+    if len(bad):
+        column = int(bad[0])
+        raise NotFiniteError(f"{x!r} has a value that is not finite in column {column}", column=column)

@@ -84,6 +84,14 @@ __all__ = [
     "syrk",
     "take_rows",
     "temporary_matrix",
+    "topic_catchwords",
+    "topic_co_occurrences",
+    "topic_kept",
+    "topic_sum_digits",
+    "topic_sums",
+    "topic_thresholded",
+    "topic_thresholds",
+    "topic_weights",
 ]
 
 _Field: TypeAlias = tuple[str, str, str, list[int | None]]
@@ -347,6 +355,49 @@ def kmeans_assign(
 ) -> Job: ...
 def kmeans_distances(session: Session, x: SparseMatrix | _Operand, centers: npt.NDArray[np.float64], out: _Output) -> Job: ...
 def take_rows(session: Session, x: SparseMatrix | _Operand, wanted: npt.NDArray[np.uint64]) -> Job: ...
+def topic_thresholds(session: Session, words: SparseMatrix, scales: npt.NDArray[np.float64], above: int, equal: int) -> Job: ...
+def topic_kept(
+    session: Session, documents: SparseMatrix, scales: npt.NDArray[np.float64], thresholds: npt.NDArray[np.float64]
+) -> Job: ...
+def topic_thresholded(
+    session: Session,
+    documents: SparseMatrix,
+    scales: npt.NDArray[np.float64],
+    thresholds: npt.NDArray[np.float64],
+    entries: npt.NDArray[np.uint64],
+) -> Job: ...
+def topic_catchwords(
+    session: Session,
+    words: SparseMatrix,
+    scales: npt.NDArray[np.float64],
+    clusters: npt.NDArray[np.uint32],
+    count: int,
+    rank: int,
+    factor: float,
+    compat: bool,
+) -> Job: ...
+def topic_sum_digits(
+    session: Session,
+    documents: SparseMatrix,
+    scales: npt.NDArray[np.float64],
+    of_words: npt.NDArray[np.uint32],
+    digit: int,
+    prefixes: npt.NDArray[np.uint32],
+) -> Job: ...
+def topic_sums(
+    session: Session,
+    documents: SparseMatrix,
+    scales: npt.NDArray[np.float64],
+    of_words: npt.NDArray[np.uint32],
+    sums: npt.NDArray[np.float32],
+    above: bool,
+    clusters: npt.NDArray[np.uint32],
+    pairs: bool,
+) -> Job: ...
+def topic_weights(
+    session: Session, documents: SparseMatrix, topics: npt.NDArray[np.float64], steps: int, rate: float, out: _Output
+) -> Job: ...
+def topic_co_occurrences(session: Session, documents: SparseMatrix, lists: npt.NDArray[np.uint32]) -> Job: ...
 def device_write(session: Session, path: str | PathLike[str], length: int) -> float: ...
 def device_read(session: Session, path: str | PathLike[str]) -> float: ...
 def device_random(session: Session, path: str | PathLike[str], seconds: float) -> float: ...

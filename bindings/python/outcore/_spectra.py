@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._array import Array, session_of
+from ._array import Array, Floats, session_of
 from ._dtypes import computed, is_decoded
 from ._session import Session
 from ._settings import PathLike, full_path
@@ -24,6 +24,7 @@ __all__ = [
     "Laplacian",
     "Method",
     "SingularTriplets",
+    "components_of",
     "eigsh",
     "found_vectors",
     "graph_operator",
@@ -396,6 +397,15 @@ def found_vectors(session: Session, found: Any, count: int, dtype: np.dtype[Any]
     if isinstance(found, np.ndarray):
         return found.reshape(count, -1).T.astype(dtype, copy=False)
     return Array._result(session, found)
+
+
+def components_of(session: Session, found: dict[str, Any]) -> Floats:
+    """Right singular vectors in rows, by descending value, the entry of largest magnitude of each positive."""
+    vectors = found_vectors(session, found["right"], len(found["values"]), np.dtype(np.float64))
+    rows = np.asarray(vectors.numpy() if isinstance(vectors, Array) else vectors, np.float64).T[::-1]
+    largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
+    signed: Floats = np.ascontiguousarray(rows * np.where(largest < 0, -1.0, 1.0))
+    return signed
 
 
 class _Products:

@@ -1,4 +1,4 @@
-"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | svd | eigsh | kmeans | knn | format | ...`.
+"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | svd | topics | kmeans | knn | format | ...`.
 
 Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
 Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
@@ -26,11 +26,11 @@ from . import (
     _spectra_bench_commands,
     _spectra_commands,
     _store,
+    _topic_commands,
     errors,
 )
 from ._array import Array
-from ._commands import SEED, THREADS, say, session_of, session_options
-from ._files import read_regular
+from ._commands import SEED, THREADS, lines_of, say, say_plan, session_of, session_options
 from ._session import Session
 from ._sparse import Sparse
 from ._units import MOST_BYTES, show_bytes
@@ -183,7 +183,7 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
             raise click.UsageError(f"{len(source)} sources: give --documents lines or --documents files")
         given |= {"documents": about["documents"]}
         given |= {"text_column": about["text_column"], "label_column": about["label_column"], "min_length": about["min_length"]}
-        given |= {name: _lines_of(about[name]) for name in ("stop_words", "vocabulary")} | {"ngram_range": about["ngrams"]}
+        given |= {name: lines_of(about[name]) for name in ("stop_words", "vocabulary")} | {"ngram_range": about["ngrams"]}
     found = getattr(outcore, f"import_{kind}")(target, list(source) if kind in ("libsvm", "text") else source[0], **given)
     _imported(found, as_json)
 
@@ -283,7 +283,7 @@ def pca(
     array = session.open(x)
     found = PCA(_components(components), whiten=whiten, random_state=random_state)
     if explain:
-        _say_plan(found.explain(array), as_json)
+        say_plan(found.explain(array), as_json)
         return
     begin = time.perf_counter()
     found.fit(array)
@@ -344,7 +344,7 @@ def kmeans(
         clusters = len(begin_with)
     found = KMeans(clusters, init=begin_with, max_iter=max_iter, tol=tol, random_state=random_state)
     if explain:
-        _say_plan(found.explain(array), as_json)
+        say_plan(found.explain(array), as_json)
         return
     begin = time.perf_counter()
     found.fit(array)
@@ -516,16 +516,6 @@ def _kind_of(name: str) -> str:
     return ENDINGS[ending]
 
 
-def _lines_of(path: str | None) -> list[str] | None:
-    if path is None:
-        return None
-    try:
-        text = read_regular(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise errors.CorruptError(f"{path}: {error}", object=path, offset=error.start) from error
-    return [line for line in text.replace("\r\n", "\n").split("\n") if line]
-
-
 def _labels_of(session: Session, path: str) -> Any:
     """The sparse matrix of labels beside a matrix, if there is one."""
     beside = os.path.join(path, "labels")
@@ -545,10 +535,6 @@ def _imported(matrix: Sparse, as_json: bool) -> None:
         say(_describe(matrix), True)
     else:
         print(f"{matrix.path}: {_in_words(matrix)}, {show_bytes(matrix.nbytes)}")
-
-
-def _say_plan(plan: _plan.Plan, as_json: bool) -> None:
-    print(plan.json() if as_json else plan)
 
 
 def _dense(matrix: Array | Sparse) -> Array:
@@ -578,7 +564,7 @@ def _in_words(matrix: Array | Sparse) -> str:
 def _done(session: Session, work: Callable[[], Array], explain: bool, as_json: bool) -> None:
     """Does the work and says what came of it, or only what its plan is."""
     if explain:
-        _say_plan(_plan.explain(work), as_json)
+        say_plan(_plan.explain(work), as_json)
         return
     array = work()
     trace = session.last_trace()
@@ -648,6 +634,7 @@ for _command in (
     *_neighbor_commands.COMMANDS,
     *_spectra_commands.COMMANDS,
     *_spectra_bench_commands.COMMANDS,
+    *_topic_commands.COMMANDS,
     *_knn_bench_commands.COMMANDS,
 ):
     cli.add_command(_command)

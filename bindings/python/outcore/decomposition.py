@@ -8,19 +8,18 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
 from ._array import Array, Floats, native_operand, native_output, result_of, unmasked
 from ._dtypes import computed, is_decoded
-from ._estimator import Estimator, Run
+from ._estimator import Estimator, Run, check_finite, seed_of
 from ._session import Session
 from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
-from ._spectra import Method, found_vectors, native_options
+from ._spectra import Method, components_of, native_options
 from ._team import AllRows, together
-from .errors import ArgumentError, DTypeError, NotFiniteError, ShapeError
+from .errors import ArgumentError, DTypeError, ShapeError
 from .linalg import csrmm
 
 __all__ = ["PCA", "TruncatedSVD"]
@@ -177,13 +176,13 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             "samples": samples,
             "features": features,
             "mean": columns["mean"],
-            "components": _components(session, found).ravel(),
+            "components": components_of(session, found).ravel(),
             "explained_variance": values**2 / freedom,
             "total_variance": float(columns["m2"].sum() / freedom),
         }
 
     def _seed(self) -> int:
-        return _seed(self.random_state)
+        return seed_of(self.random_state)
 
     def _wanted(self, samples: int, features: int) -> tuple[int | None, float | None]:
         wanted, most = self.n_components, min(samples, features)
@@ -414,10 +413,10 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
                 raise ArgumentError(
                     f"n_components={wanted!r} must be an integer from 1 to min(n_samples={samples}, n_features={features})"
                 )
-            options = native_options(wanted, tol=self.tol, method=self.method, random_state=_seed(self.random_state))
+            options = native_options(wanted, tol=self.tol, method=self.method, random_state=seed_of(self.random_state))
             matrix, columns = _columns(X, session, run)
             found = run(_native.svds(session._inner, matrix, options, None, self._known(features)), "finding components")
-            self._keep(found, _components(session, found), columns, computed(X))
+            self._keep(found, components_of(session, found), columns, computed(X))
         return self
 
     def _known(self, features: int) -> npt.NDArray[np.float64] | None:
@@ -504,16 +503,6 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
     passes_: int
 
 
-def _seed(state: Any) -> int:
-    """None stands for 0."""
-    state = 0 if state is None else state
-    if not isinstance(state, Integral):
-        return int(check_random_state(state).randint(1 << 31))
-    if not 0 <= int(state) < 1 << 64:
-        raise ArgumentError(f"random_state={state} must be between 0 and 2^64 - 1")
-    return int(state)
-
-
 def _is_sparse(x: Any) -> bool:
     return isinstance(x, Sparse) or is_scipy(x)
 
@@ -536,20 +525,8 @@ def _columns(x: Any, session: Session, run: Run) -> tuple[Any, dict[str, Any]]:
         matrix = native_operand(x, "X", session)
         statistics = _native.column_statistics(session._inner, matrix, None)
     columns = run(statistics, "averaging")
-    bad = np.flatnonzero(~np.isfinite(columns["min"] + columns["max"]))
-    if len(bad):
-        column = int(bad[0])
-        raise NotFiniteError(f"{x!r} has a value that is not finite in column {column}", column=column)
+    check_finite(x, columns)
     return matrix, columns
-
-
-def _components(session: Session, found: dict[str, Any]) -> Floats:
-    """Right singular vectors in rows, by descending value, the entry of largest magnitude of each positive."""
-    vectors = found_vectors(session, found["right"], len(found["values"]), np.dtype(np.float64))
-    rows = np.asarray(vectors.numpy() if isinstance(vectors, Array) else vectors, np.float64).T[::-1]
-    largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
-    signed: Floats = np.ascontiguousarray(rows * np.where(largest < 0, -1.0, 1.0))
-    return signed
 
 
 def _map_sparse(estimator: Estimator, x: Any, shift: Any, matrix: Any, out: Any, label: str) -> Any:

@@ -13,7 +13,7 @@
 //! | [`adopted`] | memory of NumPy arrays, lent to the engine without a copy |
 //! | [`job`] | planned work, running work, its result |
 //! | [`session`], [`matrix`], [`trace`] | the objects |
-//! | [`linalg`], [`sparse`], [`spectra`], [`pca`], [`kmeans`] | what is computed |
+//! | [`linalg`], [`sparse`], [`spectra`], [`pca`], [`kmeans`], [`topics`] | what is computed |
 //! | [`ranks`] | the processes of one job, whose messages Python carries |
 //! | [`foreign`] | import and export |
 //! | [`store`], [`stream`], [`samples`] | formatted stores, streams, datasets |
@@ -44,6 +44,7 @@ mod spectra;
 mod store;
 mod stream;
 mod tables;
+mod topics;
 mod trace;
 
 /// The native half of `outcore`; use the package, not this module.
@@ -97,6 +98,11 @@ mod _native {
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]
     use crate::tables::{PendingLookUp, RowWriter, Tables, cache_misses, reuse_shares};
+    #[pymodule_export]
+    use crate::topics::{
+        topic_catchwords, topic_co_occurrences, topic_kept, topic_sum_digits, topic_sums,
+        topic_thresholded, topic_thresholds, topic_weights,
+    };
     #[pymodule_export]
     use crate::trace::{Trace, merge_traces};
 }

@@ -20,6 +20,7 @@ from outcore.decomposition import PCA, TruncatedSVD
 from outcore.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestNeighbors
 from outcore.random_projection import SparseRandomProjection
 from outcore.text import TfidfTransformer
+from outcore.topics import TopicModel
 
 ESTIMATORS = [
     PCA(),
@@ -30,6 +31,7 @@ ESTIMATORS = [
     SparseRandomProjection(n_components=2),
     SparseRandomProjection(),
     TfidfTransformer(),
+    TopicModel(2),
     NearestNeighbors(),
     KNeighborsClassifier(),
     KNeighborsRegressor(weights="distance"),
@@ -44,7 +46,7 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
 
 def test_every_estimator_is_checked() -> None:
     found = set()
-    for name in ("cluster", "decomposition", "neighbors", "random_projection", "text"):
+    for name in ("cluster", "decomposition", "neighbors", "random_projection", "text", "topics"):
         module = importlib.import_module(f"outcore.{name}")
         found |= {kind for kind in (getattr(module, name) for name in module.__all__) if issubclass(kind, BaseEstimator)}
     assert found == {type(estimator) for estimator in ESTIMATORS}
@@ -57,13 +59,15 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oc.Session, "_run", run)
 
 
-FITTED = [PCA(2), KMeans(2), SparseRandomProjection(2), TfidfTransformer()]
+FITTED = [PCA(2), KMeans(2), SparseRandomProjection(2), TfidfTransformer(), TopicModel(2)]
 
 
 def stored(path: Path, estimator: Any, features: int) -> Any:
-    """Counts of words for one, rows for the others."""
+    """Counts of words for some, rows for the others."""
     x = np.random.default_rng(features).integers(0, 3, (40, features)).astype("f")
-    return oc.from_scipy(path, sp.csr_matrix(x)) if isinstance(estimator, TfidfTransformer) else oc.from_numpy(path, x)
+    return (
+        oc.from_scipy(path, sp.csr_matrix(x)) if isinstance(estimator, (TfidfTransformer, TopicModel)) else oc.from_numpy(path, x)
+    )
 
 
 @pytest.mark.parametrize("estimator", FITTED, ids=lambda estimator: type(estimator).__name__)

@@ -64,6 +64,7 @@ CALLS = {
     "kmeans": "while True: KMeans(30, init=a[:30], tol=0, max_iter=1000).fit(a)",
     "kmeans, choosing": "while True: KMeans(20, init='k-means||').fit(a)",
     "sparse kmeans": "while True: KMeans(20, init=a[:20].repeat(10, 1), tol=0, max_iter=1000).fit(s)",
+    "topics": "from outcore.topics import TopicModel\nwhile True: TopicModel(5).fit(s).transform(s)",
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
     "csrmm of many columns": "r, b = more('160MiB', 'repeated'), np.ones((2, 8_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",
     "csrcsc": "while True: oc.linalg.csrcsc(s)",

@@ -24,6 +24,7 @@ from outcore.data import Dataset, Loader, Writer
 from outcore.decomposition import PCA
 from outcore.neighbors import NearestNeighbors
 from outcore.streams import StreamStore
+from outcore.topics import TopicModel
 folder = sys.argv[1]
 oc.configure(memory=int(sys.argv[2]), scratch=folder, driver=sys.argv[3], blas=sys.argv[4] or None, allow_tmpfs_scratch=True)
 a, b, s = oc.open(folder + "/a.npy"), oc.open(folder + "/b.npy"), oc.open(folder + "/s")
@@ -49,6 +50,7 @@ WORK = {
     "gram product": "oc.linalg.gram_product(s, b)",
     "csrcsc": "oc.linalg.csrcsc(s)",
     "sparse kmeans": "KMeans(8, init=np.random.default_rng(0).random((8, 30_000)), n_init=1, max_iter=3).fit(s)",
+    "topics": "m = TopicModel(3, max_iter=2, tol=0.1).fit(s); m.transform(s); m.score(s)",
     "streams": "w = StreamStore(folder + '/x.store', size='200MiB').create('x', overwrite=True, block='1MiB'); "
     "r = np.ones((4096, 256)); [w.write_array(r) for _ in range(9)]; w.close(); "
     "[b.sum() for b in StreamStore(folder + '/x.store').open('x')]",

@@ -18,6 +18,7 @@ PUBLIC = [
     "outcore.ranks",
     "outcore.streams",
     "outcore.text",
+    "outcore.topics",
     "outcore.torch",
 ]
 

@@ -16,6 +16,7 @@ pub mod pass;
 pub mod pca;
 mod ranks;
 pub mod spectra;
+pub mod topics;
 
 #[cfg(test)]
 pub(crate) mod testing {

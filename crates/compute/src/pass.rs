@@ -9,6 +9,7 @@
 
 mod entry_map;
 mod fold;
+mod joined;
 mod lanes;
 mod map;
 mod part_fold;

@@ -27,7 +27,7 @@
 
 #![forbid(unsafe_code)]
 
-pub use outcore_compute::{kmeans, linalg, neighbors, operator, pass, pca, spectra};
+pub use outcore_compute::{kmeans, linalg, neighbors, operator, pass, pca, spectra, topics};
 pub use outcore_core::limits::{memory_allowed, memory_cap};
 pub use outcore_core::{
     DType, Error, FormatError, Info, Job, Order, Ranks, RealType, Result, Running, Session,

@@ -6,8 +6,9 @@ use bytemuck::Pod;
 use outcore_core::{Error, Job, MemorySplit, Result, Session, Team};
 use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels::{Lines, MatRef, Real};
-use outcore_matrix::sparse::with_lines;
+use outcore_matrix::sparse::Piece;
 
+use super::joined::{blocks_of, groups, joined_bytes, with_group};
 use super::{Lanes, Rows};
 use crate::ranks::AllRows;
 
@@ -31,6 +32,12 @@ pub trait Fold<T: Real>: Send + Sync + 'static {
         0
     }
 
+    /// Whether [`sparse`](Fold::sparse) needs all entries of a line at once. A line that is longer
+    /// than a panel is then in memory whole.
+    fn needs_whole_lines(&self) -> bool {
+        false
+    }
+
     /// Makes the state of no rows out of zeros.
     fn start(&self, _state: &mut [Self::Element]) {}
 
@@ -40,7 +47,8 @@ pub trait Fold<T: Real>: Send + Sync + 'static {
     /// Those of the computation.
     fn dense(&self, state: &mut [Self::Element], first: u64, rows: MatRef<'_, T>) -> Result<()>;
 
-    /// Adds lines of a sparse matrix; parts of a line may come one after another.
+    /// Adds lines of a sparse matrix; parts of a line may come one after another, unless they are to
+    /// be whole.
     ///
     /// # Errors
     /// [`Error::Value`] for a fold of dense rows only; those of the computation.
@@ -205,21 +213,25 @@ fn planned<T: Real, F: Fold<T>>(
             }
         }
         Rows::Sparse(a) => {
-            for (index, piece) in a.pieces(split.panel_bytes(), |_| 0).iter().enumerate() {
+            let whole = fold.needs_whole_lines();
+            let groups = groups(a.pieces(split.panel_bytes(), |_| 0), whole);
+            for (index, group) in groups.iter().enumerate() {
                 go_on()?;
-                let (lines, fold, first) =
-                    (a.blocks(piece), Arc::clone(&fold), piece.lines().start);
-                let (task, is_first) = task(index, 2 * piece.entries());
-                let held = fold.task_bytes((piece.lines().end - first) as usize);
-                let task = a
-                    .regions(&mut plan, piece)
-                    .into_iter()
+                let (pieces, fold, rows) =
+                    (blocks_of(a, group), Arc::clone(&fold), group[0].lines());
+                let entries: u64 = group.iter().map(Piece::entries).sum();
+                let (task, is_first) = task(index, 2 * entries);
+                let joined = if whole { joined_bytes::<T>(&pieces) } else { 0 };
+                let held = fold.task_bytes((rows.end - rows.start) as usize) + joined;
+                let task = group
+                    .iter()
+                    .flat_map(|piece| a.regions(&mut plan, piece))
                     .fold(task, Task::read);
                 plan.task(task.held(held).run(move |cx| {
                     let (lane, read) = cx.blocks.split_at_mut(1);
                     let state = &mut lane[0].slice_mut::<F::Element>()[..len];
                     begin(&fold, state, is_first);
-                    with_lines!(lines, read, T, a => Ok(fold.sparse(state, first, a)?))
+                    with_group!(pieces, read, whole, T, a => Ok(fold.sparse(state, rows.start, a)?))
                 }));
             }
         }

@@ -8,9 +8,10 @@ use outcore_core::{Error, Job, MemorySplit, Result, Session};
 use outcore_device::Locked;
 use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels::{Lines, MatRef, Real};
-use outcore_matrix::sparse::with_lines;
+use outcore_matrix::sparse::Piece;
 
 use super::Rows;
+use super::joined::{blocks_of, groups, joined_bytes, with_group};
 
 /// Elements of the result whose pages come into being between two looks at whether the job has been
 /// cancelled.
@@ -34,6 +35,16 @@ pub(crate) trait Map<T: Real>: Send + Sync + 'static {
     fn task_bytes(&self, rows: usize) -> usize {
         let _ = rows;
         0
+    }
+
+    /// Bytes that a task holds for each entry of its rows.
+    fn entry_bytes(&self) -> usize {
+        0
+    }
+
+    /// Whether all entries of a line are needed at once.
+    fn needs_whole_lines(&self) -> bool {
+        false
     }
 
     /// What a row without entries is, or a part of a line before anything was added.
@@ -120,29 +131,30 @@ pub(crate) fn map<T: Real, M: Map<T>>(
         }
         Rows::Sparse(a) => {
             let order = plan.serial();
-            for piece in a.pieces(split.panel_bytes(), |lines| lines * row_bytes) {
+            let whole = map.needs_whole_lines();
+            let pieces = a.pieces(split.panel_bytes(), |lines| lines * row_bytes);
+            for group in groups(pieces, whole) {
                 go_on()?;
-                let (lines, map, found) = (a.blocks(&piece), Arc::clone(&map), Arc::clone(&found));
-                let (first, count) = (
-                    piece.lines().start,
-                    (piece.lines().end - piece.lines().start) as usize,
-                );
+                let (pieces, map, found) =
+                    (blocks_of(a, &group), Arc::clone(&map), Arc::clone(&found));
+                let rows = group[0].lines();
+                let (first, count) = (rows.start, (rows.end - rows.start) as usize);
+                let joined = if whole { joined_bytes::<T>(&pieces) } else { 0 };
+                let entries: u64 = group.iter().map(Piece::entries).sum();
+                let held = joined + map.task_bytes(count) + map.entry_bytes() * entries as usize;
                 let task = Task::new(name)
-                    .flops(2 * piece.entries())
-                    .held(count * row_bytes as usize + map.task_bytes(count));
-                let task = a
-                    .regions(&mut plan, &piece)
-                    .into_iter()
+                    .flops(2 * entries)
+                    .held(count * row_bytes as usize + held);
+                let task = group
+                    .iter()
+                    .flat_map(|piece| a.regions(&mut plan, piece))
                     .fold(task, Task::read);
                 // The parts of a line are merged in order.
-                let task = if piece.continues || piece.breaks_off {
-                    task.update(order)
-                } else {
-                    task
-                };
+                let is_part = group.len() == 1 && (group[0].continues || group[0].breaks_off);
+                let task = if is_part { task.update(order) } else { task };
                 plan.task(task.run(move |cx| {
                     let mut part = vec![map.start(); count * width];
-                    with_lines!(lines, cx.blocks, T, a => map.sparse(&mut part, first, a)?);
+                    with_group!(pieces, cx.blocks, whole, T, a => map.sparse(&mut part, first, a)?);
                     put(&found, &map, first, &part, cx.cancelled);
                     Ok(())
                 }));

@@ -7,10 +7,11 @@ use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session};
 use outcore_engine::{Block, Plan, Region, Task, go_on};
 use outcore_kernels as kernels;
 use outcore_kernels::{Lines, MatMut, MatRef, Real};
-use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
+use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, with_lines};
 use outcore_matrix::{Array, Output};
 
 use super::Rows;
+use super::joined::{blocks_of, groups, joined_bytes, with_group};
 
 /// What some rows take.
 #[derive(Default)]
@@ -63,6 +64,11 @@ pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
     /// Whether [`finish`](RowMap::finish) needs whole rows, else a row may be added to by several
     /// tasks.
     fn needs_whole_rows(&self) -> bool {
+        false
+    }
+
+    /// Whether [`sparse`](RowMap::sparse) needs all entries of a row at once, too.
+    fn joins_rows(&self) -> bool {
         false
     }
 
@@ -159,12 +165,8 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
             let pieces = a.pieces(panel_bytes.min(map.sparse_bytes_max()), |lines| {
                 lines * width * element
             });
-            let groups = if map.needs_whole_rows() {
-                whole_lines(&pieces)
-            } else {
-                pieces.into_iter().map(|piece| vec![piece]).collect()
-            };
-            for group in groups {
+            let joins = map.joins_rows();
+            for group in groups(pieces, joins || map.needs_whole_rows()) {
                 go_on()?;
                 let (rows, is_first) = (group[0].lines(), !group[0].continues);
                 let (count, entries) = (
@@ -172,9 +174,12 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                     group.iter().map(Piece::entries).sum::<u64>(),
                 );
                 let (y, map) = (layout.tile(into, rows, 0..width), Arc::clone(&map));
-                let pieces: Vec<PieceBlocks> = group.iter().map(|piece| a.blocks(piece)).collect();
+                let pieces = blocks_of(a, &group);
                 let mut cost = map.cost(count, entries as usize, true);
                 cost.held += 8 * count;
+                if joins {
+                    cost.held += joined_bytes::<T>(&pieces);
+                }
                 let task = group
                     .iter()
                     .flat_map(|piece| a.regions(&mut plan, piece))
@@ -194,6 +199,12 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                         kernels::scale_until(y.as_mut(), T::ZERO, &|| cx.cancelled.load(Ordering::Relaxed));
                     }
                     let mut numbers = vec![0.0; count];
+                    if joins {
+                        let work = TaskContext { blocks: others, scratch: &mut *cx.scratch, cancelled: cx.cancelled };
+                        with_group!(pieces, read, true, T, lines => map.sparse(y.as_mut(), &mut numbers, lines, work)?);
+                        map.finish(y, &numbers);
+                        return Ok(());
+                    }
                     for (piece, blocks) in each_piece(&pieces, read) {
                         // A row of many pieces takes the time of all of them.
                         if cx.cancelled.load(Ordering::Relaxed) {

@@ -9,8 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use histogram::Histogram;
-use outcore::kernels::MatRef;
+use outcore::kernels::{Lines, MatRef, Real};
 use outcore::pass::{Fold, Rows, fold};
+use outcore::sparse::compress;
 use outcore::{
     Array, Buf, Compressed, DType, Error, Order, RealType, Result, Session, Settings, Shared,
     Sparse,
@@ -114,6 +115,92 @@ fn a_fold_of_no_rows_is_what_it_starts_from() {
             .unwrap(),
         [0; 10]
     );
+}
+
+/// How often each line comes, and how many entries it has then.
+struct WholeLines(usize);
+
+impl<T: Real> Fold<T> for WholeLines {
+    type Element = [u64; 2];
+
+    fn elements(&self) -> usize {
+        self.0
+    }
+
+    fn needs_whole_lines(&self) -> bool {
+        true
+    }
+
+    fn dense(&self, _state: &mut [[u64; 2]], _first: u64, _rows: MatRef<'_, T>) -> Result<()> {
+        unreachable!("lines are sparse")
+    }
+
+    fn sparse(&self, state: &mut [[u64; 2]], first: u64, lines: impl Lines<T>) -> Result<()> {
+        lines.each_line(|line, entries| {
+            let [times, sum] = &mut state[first as usize + line];
+            *times += 1;
+            entries.each(|place, value| *sum += place as u64 * value.f64() as u64);
+        });
+        Ok(())
+    }
+
+    fn merge(&self, into: &mut [[u64; 2]], other: &[[u64; 2]]) {
+        for (into, other) in into.iter_mut().zip(other) {
+            into[0] += other[0];
+            into[1] += other[1];
+        }
+    }
+}
+
+#[test]
+fn a_fold_that_needs_whole_lines_gets_each_once() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let settings = Settings {
+        memory_bytes: Some(4 << 20),
+        scratch: Some(folder.path().join("scratch")),
+        ..Settings::default()
+    };
+    let session = Session::new(settings).unwrap();
+    let lengths: Vec<usize> = (0..400)
+        .map(|line| match line {
+            7 => 40_000,
+            8 => 25_000,
+            _ => line * 13 % 50,
+        })
+        .collect();
+    let mut offsets = vec![0i64];
+    offsets.extend(lengths.iter().scan(0, |end, length| {
+        *end += *length as i64;
+        Some(*end)
+    }));
+    let places: Vec<i32> = lengths
+        .iter()
+        .flat_map(|length| 0..*length as i32)
+        .collect();
+    let values: Vec<f32> = (0..places.len()).map(|at| (at % 3) as f32).collect();
+    let expected: Vec<[u64; 2]> = offsets
+        .windows(2)
+        .map(|ends| {
+            let own = ends[0] as usize..ends[1] as usize;
+            [1, own.map(|at| places[at] as u64 * values[at] as u64).sum()]
+        })
+        .collect();
+    let arrays = Sparse::in_memory(
+        &session,
+        Compressed::Rows,
+        [400, 40_000],
+        (DType::I64, shared(&offsets)),
+        (DType::I32, shared(&places)),
+        Some((RealType::F32, shared(&values))),
+    )
+    .unwrap();
+    assert!(arrays.has_cut_lines());
+    let tiles = compress(&session, &arrays, None).unwrap().run().unwrap();
+    for lines in [Some(arrays), tiles].into_iter().flatten() {
+        let rows = Rows::Sparse(lines);
+        let job = fold::<f32, _>(&session, "whole lines", &rows, WholeLines(400)).unwrap();
+        assert_eq!(job.run().unwrap(), expected);
+    }
 }
 
 /// Where a fold of the caller's takes for ever.

@@ -1,0 +1,509 @@
+"""Topic models of corpora bigger than memory, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from . import _native
+from ._array import Array, Floats, native_operand, native_output, result_of
+from ._dtypes import computed
+from ._estimator import Estimator, Run, check_finite, seed_of
+from ._session import Session
+from ._settings import PathLike
+from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
+from ._spectra import components_of, native_options
+from .cluster import KMeans
+from .errors import ArgumentError, ShapeError
+
+__all__ = ["TopicModel"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+NONE = np.uint32((1 << 32) - 1)
+"""The topic of a word, or the cluster of a document, that has none."""
+
+DIGITS, DIGIT_BITS = 3, 11
+"""Of the sums of catchwords that are found digit by digit: those of twice the bits of a float32."""
+
+LIST_WORDS = 64
+"""Words of a topic whose coherence is measured, at most."""
+
+Labels = npt.NDArray[np.uint32]
+Vector = npt.NDArray[np.float64]
+
+
+class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+    """Topics of a corpus by singular vectors (TSVD, as ISLE has it), of a corpus that may be larger than memory.
+
+    Rows of X are documents, columns words. Takes an `outcore.Sparse`, as the importers make it, or what scikit-learn's
+    LatentDirichletAllocation takes, such as the counts of a CountVectorizer. A few passes over X, a copy of it by words in
+    scratch, and some tens of passes over those entries that words' thresholds leave.
+
+    Parameters
+    ----------
+    n_components : int
+        Topics.
+    random_state : int, RandomState or None
+        Seed of the singular vectors, of the first centres and of the sample. None stands for 0: the same data and budget give the
+        same bits, whatever the number of threads.
+    max_iter : int
+        Rounds of k-means at most, along the singular vectors and again along all words.
+    tol : float
+        Residuals of singular triplets, relative to the largest singular value.
+    sample_rate : float or None
+        Singular vectors and clusters of this part of the documents, chosen with the odds of the thresholds of their words;
+        default all.
+    n_edge_topics : int
+        Find this many pairs of topics at most that documents have together.
+    w0, eps1, eps2, eps3, rho : float
+        Of the paper: how many documents a topic dominates, n w0 / k; how many of these may have a value that equals a threshold;
+        which of them stands for a word in a cluster, and for a topic; by how much a catchword is more frequent than elsewhere.
+    inference_iter : int
+        Steps of `transform`.
+    compat : bool
+        Do what the code of ISLE does where it is not what the paper says: see `docs/topics.md`.
+    checkpoint : path, optional
+        A file that the search for singular vectors replaces after every restart: the same `fit` in another process goes on from
+        there, with the same bits.
+    memory : int or str, optional
+        The part of the session's budget that each call may have, such as "2GiB"; default all of it.
+    progress : bool, optional
+        Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features_in_)
+        The probability of each word in each topic.
+    labels_ : ndarray of shape (n_samples,), int32
+        The cluster of each document, from which its topic was made; -1 for one without words above thresholds, or out of the
+        sample.
+    topic_sizes_ : ndarray of shape (n_components,), int64
+        Documents of each cluster.
+    catchwords_ : list of ndarray
+        Words, by number, that are frequent in one cluster alone. A topic without any is the mean of its cluster.
+    thresholds_ : ndarray of shape (n_features_in_,), float64
+        Of each word, for values that documents of average length would have.
+    edge_topics_, edge_counts_ : ndarray of shape (m, 2) and (m,)
+        Pairs of topics, the one that documents have most of first, and how many documents; most documents first.
+    singular_values_ : ndarray
+        Of what thresholds leave, descending.
+    vocabulary_ : list of str or None
+        The word of each column, where X has them.
+    n_features_in_ : int
+    trace_ : Trace
+
+    Notes
+    -----
+    Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
+    2014). Holds some 40 bytes a document, 16 for each document of the most frequent word, and k d numbers a few times.
+
+    Documents count as if all had the mean length. Where values are below 1 on average, as those of TF-IDF are, they count in
+    units of their mean.
+
+    Examples
+    --------
+    >>> model = TopicModel(50).fit(outcore.open("corpus"))
+    >>> model.top_words(5)[0]
+    >>> weights = model.transform(outcore.open("corpus"), out="weights.npy")
+    """
+
+    _TAKES_SPARSE = True
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        random_state: Any = None,
+        *,
+        max_iter: int = 10,
+        tol: float = 1e-4,
+        sample_rate: float | None = None,
+        n_edge_topics: int = 0,
+        w0: float = 1.0,
+        eps1: float = 1 / 60,
+        eps2: float = 1 / 3,
+        eps3: float = 5.0,
+        rho: float = 1.1,
+        inference_iter: int = 15,
+        compat: bool = False,
+        checkpoint: PathLike | None = None,
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.tol = tol
+        self.sample_rate = sample_rate
+        self.n_edge_topics = n_edge_topics
+        self.w0 = w0
+        self.eps1 = eps1
+        self.eps2 = eps2
+        self.eps3 = eps3
+        self.rho = rho
+        self.inference_iter = inference_iter
+        self.compat = compat
+        self.checkpoint = checkpoint
+        self.memory = memory
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> TopicModel:
+        """Finds the topics of X.
+
+        Parameters
+        ----------
+        X : Sparse, SciPy sparse matrix or array_like of shape (n_samples, n_features)
+            Counts of words, or weights, none negative.
+        y : ignored
+
+        Raises
+        ------
+        ArgumentError
+            For negative values, and for more topics than documents with words. NotFiniteError for NaN or infinity;
+            OverBudgetError, before anything is read, where topics or what is known of documents have no room.
+        """
+        with self._fitting(X) as (X, session, run):
+            self._check_parameters()
+            self._check_room(X, session)
+            corpus = _Corpus(X, session, run, self.compat)
+            self._check_count(corpus.filled, X, f"n_samples={X.shape[0]}")
+            corpus.turn()
+            seed = seed_of(self.random_state)
+            kept, left = self._thresholded(corpus, seed)
+            labels = self._clustered(corpus, left, seed)
+            self._keep(corpus, kept, labels, computed(X))
+            self.vocabulary_ = _words_of(X)
+        return self
+
+    def _check_parameters(self) -> None:
+        for name, least in (("n_components", 1), ("max_iter", 1), ("n_edge_topics", 0), ("inference_iter", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+                raise ArgumentError(f"{name}={value!r} must be a whole number from {least} on")
+        for name in ("w0", "eps1", "eps2", "eps3", "rho"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < np.inf:
+                raise ArgumentError(f"{name}={value!r} must be a number above 0")
+        if self.rho < 1:
+            raise ArgumentError(f"rho={self.rho!r} must be 1 at least: a word is a catchword of one topic")
+        rate = self.sample_rate
+        if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) <= 1):
+            raise ArgumentError(f"sample_rate={rate!r} must be a part of the documents, above 0 and up to 1, or None")
+        native_options(1, tol=self.tol)
+
+    def _check_count(self, documents: int, X: Any, which: str) -> None:
+        """Refuses more topics than documents."""
+        if documents < self.n_components:
+            what = f"has {documents} document(s) with words ({which})" if documents else f"has no words ({which})"
+            raise ArgumentError(f"{X!r} {what}, too few for n_components={self.n_components} topics")
+
+    def _check_room(self, X: Any, session: Session) -> None:
+        """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused."""
+        (samples, words), count = X.shape, int(self.n_components)
+        empty = native_sparse(scipy.sparse.csr_matrix((samples, words), dtype=computed(X)), session, "X")
+        none, scales = np.full(words, NONE), np.zeros(samples)
+        clusters, pairs = np.full(samples, NONE), self.n_edge_topics > 0
+        _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, pairs)
+        if samples >= count:
+            _native.kmeans_fit(session._inner, empty, np.zeros((count, words)), None, int(self.max_iter), 0.0, None)
+
+    def _per_topic(self, part: float, documents: float) -> int:
+        """A part of the documents that a topic dominates."""
+        return max(1, int(part * self.w0 * documents / (2 * self.n_components)))
+
+    def _thresholded(self, corpus: _Corpus, seed: int) -> tuple[npt.NDArray[np.intp], _native.SparseMatrix]:
+        """The documents that are clustered, and what thresholds leave of them."""
+        run, inner, scales = corpus.run, corpus.session._inner, corpus.scales
+        equal = int(np.ceil(3 * self.eps1 * self.w0 * corpus.filled / self.n_components))
+        above = self._per_topic(1, corpus.filled)
+        thresholds: Vector = run(_native.topic_thresholds(inner, corpus.words, scales, above, equal), "thresholds of words")
+        job = _native.topic_kept(inner, corpus.documents, scales, thresholds)
+        found = run(job, "words above thresholds").reshape(-1, 2)
+        entries, weights = found[:, 0].astype(np.uint64), found[:, 1]
+        if self.sample_rate is not None and self.sample_rate < 1:
+            # Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006): u^(1 / weight), by its logarithm.
+            draws = np.log1p(-np.random.RandomState(seed % (1 << 32)).random_sample(len(entries)))
+            keys = np.divide(draws, weights, out=np.full(len(entries), -np.inf), where=weights > 0)
+            wanted = max(int(self.n_components), round(float(self.sample_rate) * len(entries)))
+            entries[np.argsort(-keys, kind="stable")[wanted:]] = 0
+        kept = np.flatnonzero(entries)
+        self._check_count(len(kept), corpus.X, "above the thresholds of words")
+        self.thresholds_ = thresholds
+        return kept, run(_native.topic_thresholded(inner, corpus.documents, scales, thresholds, entries), "keeping words")
+
+    def _clustered(self, corpus: _Corpus, left: _native.SparseMatrix, seed: int) -> npt.NDArray[np.int32]:
+        """The cluster of each row of what is left: k-means along its singular vectors, then along all words.
+
+        The rows along the singular vectors are written to scratch, k numbers each: k-means reads them with its bounds, few of
+        them in later rounds, and compares k^2 numbers a row, where products of sparse rows with centres of d words would take
+        their entries times k in every round.
+        """
+        run, session, count = corpus.run, corpus.session, int(self.n_components)
+        options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed)
+        found = run(_native.svds(session._inner, left, options), "singular vectors")
+        self.singular_values_ = found["values"][::-1].copy()
+        basis = components_of(session, found)
+        across = native_operand(np.ascontiguousarray(basis.T, left.dtype), "the singular vectors", session)
+        rows = Array._result(session, run(_native.csrmm(session._inner, left, across, 1.0, 0.0, None), "projecting"))
+        seed %= 1 << 32
+        means = KMeans(count, max_iter=self.max_iter, tol=0, random_state=seed, memory=self.memory, progress=self.progress)
+        start = means.fit(rows).cluster_centers_.astype(np.float64) @ basis
+        job = _native.kmeans_fit(session._inner, left, start, None, int(self.max_iter), 0.0, None)
+        labels: npt.NDArray[np.int32] = run(job, "clustering")["labels"]
+        return labels
+
+    def _keep(self, corpus: _Corpus, kept: npt.NDArray[np.intp], labels: npt.NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+        """Makes topics of clusters."""
+        run, inner, count = corpus.run, corpus.session._inner, int(self.n_components)
+        samples, words = len(corpus.scales), len(self.thresholds_)
+        clusters = np.full(samples, NONE)
+        clusters[kept] = labels
+        documents = samples if self.compat else corpus.filled
+        rate = 1.0 if self.sample_rate is None else float(self.sample_rate)
+        rank = self._per_topic(self.eps2, documents * rate)
+        above, with_pairs, rho = bool(self.compat), self.n_edge_topics > 0, float(self.rho)
+        job = _native.topic_catchwords(inner, corpus.words, corpus.scales, clusters, count, rank, rho, above)
+        of_words: Labels = run(job, "catchwords")
+        sums = self._sums(corpus, of_words, self._per_topic(self.eps3, documents))
+        catchwords = [np.flatnonzero(of_words == topic) for topic in range(count)]
+        # Topics that their clusters are added to; none of what is in no cluster.
+        added = np.array([*(above or not len(own) for own in catchwords), False])
+        own = np.where(added[np.minimum(clusters, count)], clusters, NONE)
+        job = _native.topic_sums(inner, corpus.documents, corpus.scales, of_words, sums, above, own, with_pairs)
+        found: Vector = run(job, "topics")
+        topics, pairs = found[: count * words].reshape(count, words), found[count * words :].reshape(-1, count)
+        totals = topics.sum(axis=1)
+        # A cluster that lost all its documents has no catchwords: its topic is all of the corpus.
+        topics[totals == 0] = corpus.frequencies
+        topics /= topics.sum(axis=1)[:, None]
+        self.components_ = topics.astype(dtype, copy=False)
+        self.catchwords_ = catchwords
+        self.labels_ = clusters.astype(np.int32)
+        self.topic_sizes_ = np.bincount(labels, minlength=count)
+        best = np.argsort(-pairs.ravel(), kind="stable")[: self.n_edge_topics]
+        best = best[pairs.ravel()[best] > 0]
+        self.edge_topics_ = np.column_stack(np.divmod(best, count))
+        self.edge_counts_ = pairs.ravel()[best].astype(np.int64)
+
+    def _sums(self, corpus: _Corpus, of_words: Labels, rank: int) -> npt.NDArray[np.float32]:
+        """What the `rank`-th document of each topic has of its catchwords; 0 where fewer have any."""
+        count = int(self.n_components)
+        prefixes, left, short = np.zeros(count, np.uint64), np.full(count, rank), np.zeros(count, bool)
+        for digit in range(DIGITS):
+            known = prefixes.astype(np.uint32)
+            job = _native.topic_sum_digits(corpus.session._inner, corpus.documents, corpus.scales, of_words, digit, known)
+            counts = corpus.run(job, "sums of catchwords").reshape(count, -1).astype(np.int64)
+            # Documents with this digit or a higher one.
+            reached = counts[:, ::-1].cumsum(axis=1)[:, ::-1]
+            short |= reached[:, 0] < left
+            found = np.maximum((reached >= left[:, None]).sum(axis=1) - 1, 0)
+            left -= (reached - counts)[np.arange(count), found]
+            prefixes = prefixes << np.uint64(DIGIT_BITS) | found.astype(np.uint64)
+        sums = (prefixes >> np.uint64(1)).astype(np.uint32).view(np.float32)
+        return np.where(short, np.float32(0), sums)
+
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+        """The weights of topics in each document: those under which its words are most likely.
+
+        Parameters
+        ----------
+        X : Sparse, SciPy sparse matrix or array_like of shape (n_samples, n_features)
+        out : path or Array of shape (n_samples, n_components), optional
+            As of `PCA.transform`.
+
+        Returns
+        -------
+        Array or ndarray of shape (n_samples, n_components), of the type of X; rows add up to 1. A document without words has all
+        topics in equal parts.
+
+        Notes
+        -----
+        `inference_iter` steps of multiplicative weights.
+        """
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        session = self._session(X, out)
+        with session._as_one():
+            topics = np.ascontiguousarray(self.components_.T, np.float64)
+            steps, rate = int(self.inference_iter), 10.0
+            documents = self._by_rows(X, session)
+            job = _native.topic_weights(session._inner, documents, topics, steps, rate, native_output(out))
+            found = result_of(session, session._run(job, "topics of documents", self.progress), out)
+            return found if isinstance(X, Sparse) or out is not None else found.numpy()
+
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Any:
+        """`fit` and then `transform` of the same X."""
+        with self._session(X, out)._as_one():
+            return self.fit(X).transform(X, out=out)
+
+    def top_words(self, n_words: int = 10, vocabulary: Sequence[str] | None = None) -> list[list[Any]]:
+        """The likeliest words of each topic, likeliest first.
+
+        Parameters
+        ----------
+        n_words : int
+            At most; words that a topic does not have are left out.
+        vocabulary : sequence of str, optional
+            The word of each column; default that of the corpus, else the names of its features.
+
+        Returns
+        -------
+        A list of words for each topic; of their numbers where no words are known.
+        """
+        check_is_fitted(self)
+        known: Any = self.vocabulary_ if vocabulary is None else vocabulary
+        known = getattr(self, "feature_names_in_", None) if known is None else known
+        if known is not None and len(known) != self.n_features_in_:
+            raise ShapeError(f"the vocabulary has {len(known)} words, but the corpus {self.n_features_in_}")
+        name = int if known is None else known.__getitem__
+        lists = zip(self._likeliest(n_words), self.components_, strict=True)
+        return [[name(int(word)) for word in words if topic[word] > 0] for words, topic in lists]
+
+    def coherence(self, X: Any, measure: Literal["npmi", "umass"] = "npmi", n_words: int = 10) -> Vector:
+        """How much the likeliest words of each topic occur together in the documents of X.
+
+        Parameters
+        ----------
+        X : Sparse, SciPy sparse matrix or array_like of shape (n_samples, n_features)
+        measure : {"npmi", "umass"}
+            The mean over pairs of words, of log(p(a, b) / p(a) p(b)) / -log p(a, b), -1 for words that never meet; or of
+            log((n(a, b) + 1) / n(b)), b the likelier word (Mimno et al., 2011).
+        n_words : int
+            Of each topic, up to 64.
+
+        Returns
+        -------
+        ndarray of shape (n_components,), float64; NaN for a topic of one word.
+        """
+        check_is_fitted(self)
+        if measure not in ("npmi", "umass"):
+            raise ArgumentError(f"measure must be 'npmi' or 'umass', not {measure!r}")
+        words = self._likeliest(n_words, most=LIST_WORDS)
+        X = self._checked(X, reset=False)
+        session = self._session(X)
+        with session._as_one():
+            job = _native.topic_co_occurrences(session._inner, self._by_rows(X, session), words.astype(np.uint32))
+            counts = session._run(job, "words together", self.progress)
+        together = counts.reshape(len(words), *2 * words.shape[1:]).astype(np.float64)
+        single = together.diagonal(axis1=1, axis2=2)
+        has = np.take_along_axis(self.components_, words, axis=1) > 0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if measure == "umass":
+                values = np.log((together + 1) / np.maximum(single, 1)[:, None, :])
+            else:
+                joint, apart = together / X.shape[0], single / X.shape[0]
+                values = np.log(joint / (apart[:, :, None] * apart[:, None, :])) / -np.log(joint)
+                values[together == 0] = -1
+                values[together == X.shape[0]] = 1
+            pairs = np.tril(has[:, :, None] & has[:, None, :], -1)
+            found: Vector = np.where(pairs, values, 0).sum(axis=(1, 2)) / pairs.sum(axis=(1, 2))
+        return found
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean coherence (NPMI) of topics in the documents of X, from -1 to 1."""
+        found = self.coherence(X)
+        known = found[~np.isnan(found)]
+        return float(known.mean()) if len(known) else float("nan")
+
+    def diversity(self, n_words: int = 25) -> float:
+        """The part of the likeliest words of all topics that differ: 1 where no two topics share one (Dieng et al., 2020)."""
+        check_is_fitted(self)
+        words = self._likeliest(n_words)
+        own = words[np.take_along_axis(self.components_, words, axis=1) > 0]
+        return len(np.unique(own)) / len(own)
+
+    def edge_components(self, primary: float = 0.7) -> Floats:
+        """The probability of each word in each edge topic: `primary` parts of its first topic, the rest of its second.
+
+        Returns
+        -------
+        ndarray of shape (m, n_features_in_).
+        """
+        check_is_fitted(self)
+        first, second = self.edge_topics_.T
+        found: Floats = primary * self.components_[first] + (1 - primary) * self.components_[second]
+        return found
+
+    def _likeliest(self, n_words: Any, most: int | None = None) -> npt.NDArray[np.intp]:
+        """Numbers of words of each topic, likeliest first."""
+        if not isinstance(n_words, Integral) or isinstance(n_words, bool) or n_words < 1 or (most and n_words > most):
+            raise ArgumentError(f"n_words={n_words!r} must be a whole number from 1 {f'to {most}' if most else 'on'}")
+        order = np.argsort(-self.components_, axis=1, kind="stable")
+        return order[:, : int(n_words)]
+
+    def _by_rows(self, X: Any, session: Session) -> _native.SparseMatrix:
+        matrix = native_sparse(X, session, "X")
+        if matrix.format == "csr":
+            return matrix
+        found: _native.SparseMatrix = session._run(_native.csrcsc(session._inner, matrix, None), "sorting", self.progress)
+        return found
+
+    def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
+        if isinstance(X, Array):
+            # Dense arrays in memory are accepted, as in scikit-learn; on SSD they could be of any size.
+            refuse_dense(X, "X")
+        found = super()._checked(X, reset=reset, least=least)
+        if isinstance(found, Sparse):
+            return found
+        return canonical(found if is_scipy(found) else scipy.sparse.csr_matrix(found))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    components_: Floats
+    labels_: npt.NDArray[np.int32]
+    topic_sizes_: npt.NDArray[np.int64]
+    catchwords_: list[npt.NDArray[np.intp]]
+    thresholds_: Vector
+    edge_topics_: npt.NDArray[np.intp]
+    edge_counts_: npt.NDArray[np.int64]
+    singular_values_: Vector
+    vocabulary_: list[str] | None
+
+
+class _Corpus:
+    """A corpus while its topics are sought: by documents and by words, and how documents are scaled to one length."""
+
+    def __init__(self, X: Any, session: Session, run: Run, compat: bool) -> None:
+        self.X, self.session, self.run = X, session, run
+        self._matrix = matrix = native_sparse(X, session, "X")
+        columns = run(_native.sparse_column_statistics(session._inner, matrix, None), "counting words")
+        check_finite(X, columns)
+        negative = np.flatnonzero(columns["min"] < 0)
+        if len(negative):
+            raise ArgumentError(f"Negative values in data passed to TopicModel: {X!r} has one in column {negative[0]}")
+        sums = run(_native.sparse_row_norms(session._inner, matrix, "l1"), "measuring documents")
+        self.filled = int(np.count_nonzero(sums))
+        length = sums.sum() / max(self.filled, 1)
+        if not compat:
+            length = max(length, float(columns["nonzeros"].sum()) / max(self.filled, 1))
+        self.scales: Vector = np.divide(length, sums, out=np.zeros_like(sums), where=sums > 0)
+        self.frequencies: Vector = columns["mean"]
+
+    def turn(self) -> None:
+        """Makes the copy along the other side."""
+        own, by_rows = self._matrix, self._matrix.format == "csr"
+        other = self.run(_native.csrcsc(self.session._inner, own, None), "sorting by words")
+        self.documents, self.words = (own, other) if by_rows else (other, own)
+
+
+def _words_of(X: Any) -> list[str] | None:
+    """The vocabulary of a stored corpus, where its columns are words."""
+    words = X.vocabulary() if isinstance(X, Sparse) else None
+    return words if words is not None and len(words) == X.shape[1] else None
