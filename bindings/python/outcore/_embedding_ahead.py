@@ -39,9 +39,9 @@ def look_ahead(
     steps : int
         How many batches are looked up ahead, which is how many results there are at a time.
     known : int, optional
-        How many batches ahead the cache knows what is looked up; as many as are looked up ahead by default, and at least. The more
-        of them, the fewer rows are read, until all rows in the cache have a known use. Each takes 96 bytes of memory for each
-        id that it looks up.
+        How many batches ahead the cache knows what is looked up, at least `steps`, which is the default. The more of them, the
+        fewer rows are read, until all rows in the cache have a known use. Each takes 96 bytes of memory for each id that it looks
+        up.
 
     Yields
     ------
