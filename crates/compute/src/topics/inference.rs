@@ -49,7 +49,8 @@ pub fn weights(
         )));
     }
     check(x, Compressed::Rows, None, Some(topics.len() / count))?;
-    if !topics.iter().all(|p| p.is_finite() && *p >= 0.0) || !(rate > 0.0 && rate.is_finite()) {
+    let is_fine = |number: &f64| number.is_finite() && *number >= 0.0;
+    if !topics.iter().all(is_fine) || !is_fine(&rate) || rate == 0.0 {
         return Err(Error::value(
             "probabilities must be finite and not negative, and the rate above 0",
         ));
