@@ -26,7 +26,7 @@ use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 /// // a = [[1, 0, 2], [0, 3, 0]]
 /// let topics = vec![0.5, 0.0, 0.0, 1.0, 0.5, 0.0];
 /// let found = weights(&session, &a, topics, 2, 15, 10.0, Output::Scratch)?.run()?.to_vec::<f32>()?;
-/// assert!(found[0] > 0.9 && found[3] > 0.9 && (found[0] + found[1] - 1.0).abs() < 1e-6);
+/// assert!(found[0] > 0.7 && found[3] > 0.7 && (found[0] + found[1] - 1.0).abs() < 1e-6);
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 ///
