@@ -67,7 +67,7 @@ def topics(
     if weights is not None:
         model.transform(x, out=weights)
     coherence = model.coherence(x)
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "documents": int(size),
             "npmi": None if npmi != npmi else float(npmi),

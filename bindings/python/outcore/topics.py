@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.cluster import kmeans_plusplus
+from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
@@ -20,7 +22,7 @@ from ._session import Session
 from ._settings import PathLike
 from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
 from ._spectra import components_of, native_options
-from .cluster import KMeans
+from .cluster import SAMPLE_BYTES, KMeans
 from .errors import ArgumentError, ShapeError
 
 __all__ = ["TopicModel"]
@@ -35,6 +37,8 @@ NONE = np.uint32((1 << 32) - 1)
 
 DIGITS, DIGIT_BITS = 3, 11
 """Of the sums of catchwords that are found digit by digit: those of twice the bits of a float32."""
+
+COMPAT_EPS3 = 5.0
 
 LIST_WORDS = 64
 """Words of a topic whose coherence is measured, at most."""
@@ -66,9 +70,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         default all.
     n_edge_topics : int
         Find this many pairs of topics at most that documents have together.
-    w0, eps1, eps2, eps3, rho : float
+    w0, eps1, eps2, rho : float
         Of the paper: how many documents a topic dominates, n w0 / k; how many of these may have a value that equals a threshold;
-        which of them stands for a word in a cluster, and for a topic; by how much a catchword is more frequent than elsewhere.
+        which of them stands for a word in a cluster; by how much a catchword is more frequent than elsewhere.
+    eps3 : float, optional
+        A topic is the mean of n w0 eps3 / 2k documents; default eps2, and 5 with `compat`. The fewer, the purer.
     inference_iter : int
         Steps of `transform`.
     compat : bool
@@ -98,6 +104,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         Pairs of topics, the one that documents have most of first, and how many documents; most documents first.
     singular_values_ : ndarray
         Of what thresholds leave, descending.
+    n_iter_ : int
+        Rounds of k-means along all words.
     vocabulary_ : list of str or None
         The word of each column, where X has them.
     n_features_in_ : int
@@ -132,7 +140,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         w0: float = 1.0,
         eps1: float = 1 / 60,
         eps2: float = 1 / 3,
-        eps3: float = 5.0,
+        eps3: float | None = None,
         rho: float = 1.1,
         inference_iter: int = 15,
         compat: bool = False,
@@ -192,6 +200,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
                 raise ArgumentError(f"{name}={value!r} must be a whole number from {least} on")
         for name in ("w0", "eps1", "eps2", "eps3", "rho"):
             value = getattr(self, name)
+            if value is None and name == "eps3":
+                continue
             if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < np.inf:
                 raise ArgumentError(f"{name}={value!r} must be a number above 0")
         if self.rho < 1:
@@ -215,6 +225,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         clusters, pairs = np.full(samples, NONE), self.n_edge_topics > 0
         _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, pairs)
         if samples >= count:
+            options = native_options(min(count, samples, words), tol=self.tol)
+            _native.svds(session._inner, empty, options)
             _native.kmeans_fit(session._inner, empty, np.zeros((count, words)), None, int(self.max_iter), 0.0, None)
 
     def _per_topic(self, part: float, documents: float) -> int:
@@ -255,11 +267,13 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         basis = components_of(session, found)
         across = native_operand(np.ascontiguousarray(basis.T, left.dtype), "the singular vectors", session)
         rows = Array._result(session, run(_native.csrmm(session._inner, left, across, 1.0, 0.0, None), "projecting"))
-        seed %= 1 << 32
-        means = KMeans(count, max_iter=self.max_iter, tol=0, random_state=seed, memory=self.memory, progress=self.progress)
-        start = means.fit(rows).cluster_centers_.astype(np.float64) @ basis
+        random, shown = np.random.RandomState(seed % (1 << 32)), self.progress
+        means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=self.memory, progress=shown)
+        start = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64) @ basis
         job = _native.kmeans_fit(session._inner, left, start, None, int(self.max_iter), 0.0, None)
-        labels: npt.NDArray[np.int32] = run(job, "clustering")["labels"]
+        clustered = run(job, "clustering")
+        self.n_iter_ = clustered["rounds"]
+        labels: npt.NDArray[np.int32] = clustered["labels"]
         return labels
 
     def _keep(self, corpus: _Corpus, kept: npt.NDArray[np.intp], labels: npt.NDArray[np.int32], dtype: np.dtype[Any]) -> None:
@@ -274,7 +288,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         above, with_pairs, rho = bool(self.compat), self.n_edge_topics > 0, float(self.rho)
         job = _native.topic_catchwords(inner, corpus.words, corpus.scales, clusters, count, rank, rho, above)
         of_words: Labels = run(job, "catchwords")
-        sums = self._sums(corpus, of_words, self._per_topic(self.eps3, documents))
+        eps3 = (COMPAT_EPS3 if above else self.eps2) if self.eps3 is None else self.eps3
+        sums = self._sums(corpus, of_words, self._per_topic(eps3, documents))
         catchwords = [np.flatnonzero(of_words == topic) for topic in range(count)]
         # Topics that their clusters are added to; none of what is in no cluster.
         added = np.array([*(above or not len(own) for own in catchwords), False])
@@ -396,7 +411,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             counts = session._run(job, "words together", self.progress)
         together = counts.reshape(len(words), *2 * words.shape[1:]).astype(np.float64)
         single = together.diagonal(axis1=1, axis2=2)
-        has = np.take_along_axis(self.components_, words, axis=1) > 0
+        has = np.greater(np.take_along_axis(self.components_, words, axis=1), 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             if measure == "umass":
                 values = np.log((together + 1) / np.maximum(single, 1)[:, None, :])
@@ -419,7 +434,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         """The part of the likeliest words of all topics that differ: 1 where no two topics share one (Dieng et al., 2020)."""
         check_is_fitted(self)
         words = self._likeliest(n_words)
-        own = words[np.take_along_axis(self.components_, words, axis=1) > 0]
+        own = words[np.greater(np.take_along_axis(self.components_, words, axis=1), 0)]
         return len(np.unique(own)) / len(own)
 
     def edge_components(self, primary: float = 0.7) -> Floats:
@@ -436,10 +451,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
 
     def _likeliest(self, n_words: Any, most: int | None = None) -> npt.NDArray[np.intp]:
         """Numbers of words of each topic, likeliest first."""
-        if not isinstance(n_words, Integral) or isinstance(n_words, bool) or n_words < 1 or (most and n_words > most):
+        is_whole = isinstance(n_words, Integral) and not isinstance(n_words, bool)
+        if not is_whole or not 1 <= int(n_words) <= (most or int(n_words)):
             raise ArgumentError(f"n_words={n_words!r} must be a whole number from 1 {f'to {most}' if most else 'on'}")
-        order = np.argsort(-self.components_, axis=1, kind="stable")
-        return order[:, : int(n_words)]
+        # Topic by topic: numbers of all words of all topics would take more than the topics.
+        return np.stack([np.argsort(-topic, kind="stable")[: int(n_words)] for topic in self.components_])
 
     def _by_rows(self, X: Any, session: Session) -> _native.SparseMatrix:
         matrix = native_sparse(X, session, "X")
@@ -474,6 +490,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     edge_topics_: npt.NDArray[np.intp]
     edge_counts_: npt.NDArray[np.int64]
     singular_values_: Vector
+    n_iter_: int
     vocabulary_: list[str] | None
 
 
@@ -487,7 +504,7 @@ class _Corpus:
         check_finite(X, columns)
         negative = np.flatnonzero(columns["min"] < 0)
         if len(negative):
-            raise ArgumentError(f"Negative values in data passed to TopicModel: {X!r} has one in column {negative[0]}")
+            raise ArgumentError(f"Negative values in data passed to TopicModel: column {negative[0]} of {X!r} has one")
         sums = run(_native.sparse_row_norms(session._inner, matrix, "l1"), "measuring documents")
         self.filled = int(np.count_nonzero(sums))
         length = sums.sum() / max(self.filled, 1)
@@ -499,8 +516,18 @@ class _Corpus:
     def turn(self) -> None:
         """Makes the copy along the other side."""
         own, by_rows = self._matrix, self._matrix.format == "csr"
-        other = self.run(_native.csrcsc(self.session._inner, own, None), "sorting by words")
+        other: _native.SparseMatrix = self.run(_native.csrcsc(self.session._inner, own, None), "sorting by words")
         self.documents, self.words = (own, other) if by_rows else (other, own)
+
+
+def _seeds(rows: Array, count: int, random_state: np.random.RandomState) -> Floats:
+    """k-means++ of some rows in their order: that of `KMeans` goes by the bits of rows, which other budgets change."""
+    most = max(2 * count, SAMPLE_BYTES // (8 * rows.shape[1]))
+    picked = np.arange(len(rows))
+    if len(rows) > most:
+        picked = np.sort(sample_without_replacement(len(rows), most, random_state=random_state))
+    found: Floats = kmeans_plusplus(np.asarray(rows[picked], np.float64), count, random_state=random_state)[0]
+    return found
 
 
 def _words_of(X: Any) -> list[str] | None:

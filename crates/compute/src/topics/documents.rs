@@ -375,7 +375,7 @@ impl Catchwords {
 /// let catchwords = Catchwords { of_words: Arc::new(vec![0, 1, 0]), count: 2, scales: Arc::new(vec![1.0; 2]) };
 /// let found = sum_digits(&session, &a, catchwords, 0, vec![0; 2])?.run()?;
 /// let digit = (3f32.to_bits() >> 21) as usize;
-/// assert_eq!((found[digit], found[2048 + digit], found.iter().sum()), (1, 1, 2));
+/// assert_eq!((found[digit], found[2048 + digit], found.iter().sum::<u64>()), (1, 1, 2));
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 ///
