@@ -619,7 +619,7 @@ mod tests {
             }
         };
         let mut admitted = 0;
-        for memory_bytes in (0..12).map(|step| (3 << 18) * (4 + step) / 4) {
+        for memory_bytes in (4..16).map(|quarters| quarters << 18) {
             let all = [1, 2, 5].map(|threads| run(memory_bytes, threads));
             assert!(
                 all[1..].iter().all(|other| *other == all[0]),
