@@ -760,14 +760,12 @@ impl Plan {
             // tasks without blocks, of which fewer may fit.
             let is_checked = self.given.bytes() > 0 || concurrency > 1;
             match schedule.floor_bytes() {
-                needed if needed > memory_bytes && is_checked => {
-                    Err(Error::OverBudget {
-                        what: self.name.clone(),
-                        needed,
-                        available: memory_bytes,
-                        budget: memory_bytes,
-                    })
-                }
+                needed if needed > memory_bytes && is_checked => Err(Error::OverBudget {
+                    what: self.name.clone(),
+                    needed,
+                    available: memory_bytes,
+                    budget: memory_bytes,
+                }),
                 _ => Ok(schedule),
             }
         };

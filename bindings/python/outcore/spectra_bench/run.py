@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,7 @@ def _ours(case: dict[str, Any]) -> tuple[Any, float, dict[str, Any]]:
 def _rival(case: dict[str, Any], a: Any) -> tuple[Any, float, dict[str, Any]]:
     count, tol, who = case["count"], case["tol"], case["who"]
     if who == "primme":
-        import primme
-
+        primme = import_module("primme")
         began = time.perf_counter()
         return primme.svds(a, count, tol=tol), time.perf_counter() - began, {}
     if who != "scikit-learn":
@@ -117,6 +117,14 @@ def _rival(case: dict[str, Any], a: Any) -> tuple[Any, float, dict[str, Any]]:
     return found, seconds, {"iterations": iterations}
 
 
+def _in_memory(path: str) -> Any:
+    import outcore
+
+    matrix: Any = outcore.open(path)
+    with matrix:
+        return matrix.scipy(progress=False)
+
+
 def _residual(a: Any, found: Any) -> float:
     left, values, right = (np.asarray(part, np.float64) for part in found)
     rests = [a @ right.T - left * values, a.T @ left - right.T * values]
@@ -131,11 +139,9 @@ def _main(text: str) -> None:
         found, seconds, facts = _ours(case)
         facts["rss_bytes"] = _rss_bytes()
         found = tuple(part.numpy() if isinstance(part, outcore.Array) else part for part in found)
-        with outcore.open(case["matrix"]) as matrix:
-            a = matrix.scipy(progress=False)
+        a = _in_memory(case["matrix"])
     else:
-        with outcore.open(case["matrix"]) as matrix:
-            a = matrix.scipy(progress=False)
+        a = _in_memory(case["matrix"])
         found, seconds, facts = _rival(case, a)
         facts["rss_bytes"] = _rss_bytes()
     facts |= {"seconds": seconds, "residual": _residual(a, found), "nonzeros": int(a.nnz), "shape": list(a.shape)}
