@@ -110,8 +110,8 @@ def clustered(context: Context) -> Case:
     session = {"memory": memory, "scratch": context.path("scratch")}
     return Case(
         "neighbors-clustered",
-        f"{NEIGHBORS} nearest of each of {rows.rows:,} f32 rows of {CLUSTERED_COLS} to it, in 1,000 overlapping clusters and random "
-        f"order, exactly, budget {memory >> 20} MiB, process limited to 64 MiB more",
+        f"{NEIGHBORS} nearest of each of {rows.rows:,} f32 rows of {CLUSTERED_COLS} to it, in 1,000 overlapping clusters and "
+        f"random order, exactly, budget {memory >> 20} MiB, process limited to 64 MiB more",
         "s",
         [
             Leg(
@@ -133,8 +133,8 @@ def clustered(context: Context) -> Case:
             Measure(OURS, "read", "a search that leaves nothing out", at_most=0.25),
         ),
         notes=(
-            "`computed` and `read` are shares of the operations and bytes of a search that leaves nothing out, as its plan says, in "
-            "which rows that look for each other meet once for both; to put rows in order is counted.",
+            "`computed` and `read` are shares of the operations and bytes of a search that leaves nothing out, as its plan says, "
+            "in which rows that look for each other meet once for both; to put rows in order is counted.",
         ),
     )
 

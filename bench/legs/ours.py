@@ -142,8 +142,8 @@ def neighbors(spec: Spec) -> Result:
 
 
 def neighbors_by_clusters(spec: Spec) -> Result:
-    """The neighbours of the rows themselves, on SSD too: what was read and computed, the order of rows counted, as a share of what
-    a search that leaves nothing out would.
+    """The neighbours of the rows themselves, on SSD too: what was read and computed, the order of rows counted, as a share of
+    what a search that leaves nothing out would.
     """
     from outcore.neighbors import NearestNeighbors
 
@@ -154,7 +154,7 @@ def neighbors_by_clusters(spec: Spec) -> Result:
     told = {**sampled(lambda: fitted.kneighbors(out=(out[0], out[1])), before=lambda: cold([spec["a"]])), "trace": trace()}
     plan, last = NearestNeighbors(spec["k"]).fit(rows).explain(None), oc.last_trace()
     flops = sum(part["flops"] for part in json.loads(plan.json()))
-    shares = {"computed": last.flops / flops, "read": last.bytes_read / plan.bytes_read, "pairs": flops / rows.shape[1] / 2}
+    shares = {"computed": last.flops / flops, "read": last.actual["bytes_read"] / plan.bytes_read}
     # A row is the nearest to itself, and left out of its list.
     found = np.column_stack([np.arange(200), np.load(out[1], mmap_mode="r")[:200]])
     return {**told, **shares, "recall": recall(spec["a"], rows[:200], found)}

@@ -266,8 +266,8 @@ class NearestNeighbors(_Neighbors):
 
     Notes
     -----
-    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups. Dense
-    rows that look for each other (`kneighbors()`) meet once for both, with the lists of later groups in scratch. Of sparse rows
+    As many queries as half of the budget takes meet all rows at a time: the rows are read once for each of these groups. Rows
+    that look for each other (`kneighbors()`) meet once for both, with the lists of later groups in scratch. Of sparse rows
     only entries are multiplied that a row and a query have in common.
 
     Examples

@@ -1,7 +1,7 @@
 """Nearest neighbours of real data: those of an exact search, ties by the number of the row, and the classes of scikit-learn.
 
-Values are whole numbers, so that squares of distances are exact in float64. Digits are those of `data/mnist`; $OUTCORE_REAL_DATA is
-a folder with `a9a.gz`, `a9a.t.gz` and `w8a.gz` of the LIBSVM data collection.
+Values are whole numbers, so that squares of distances are exact in float64. Digits are those of `data/mnist`; $OUTCORE_REAL_DATA
+is a folder with `a9a.gz`, `a9a.t.gz` and `w8a.gz` of the LIBSVM data collection.
 """
 
 import os
@@ -59,7 +59,9 @@ def test_neighbors_and_classes_of_real_data(name: str, tmp_path: Path) -> None:
     distances, numbers = ours.kneighbors(q)
     x8, q8 = x.astype("f8"), q.astype("f8")
     products = (q8 @ x8.T).toarray() if sp.issparse(x) else q8 @ x8.T
-    of_rows, of_queries = (np.asarray(z.multiply(z).sum(axis=1) if sp.issparse(z) else (z * z).sum(axis=1)).ravel() for z in (x8, q8))
+    of_rows, of_queries = (
+        np.asarray(z.multiply(z).sum(axis=1) if sp.issparse(z) else (z * z).sum(axis=1)).ravel() for z in (x8, q8)
+    )
     squares = of_queries[:, None] + of_rows[None, :] - 2 * products
     expected = np.argsort(squares, axis=1, kind="stable")[:, :K]
     np.testing.assert_array_equal(numbers, expected)
