@@ -48,7 +48,7 @@ PAGES = "a page at a time, as in the paper"
 ROCKSDB = "RocksDB MultiGet"
 NETWORK = "the network alone"
 LOOK_UPS = "outcore, look-ups alone"
-MEMORY = "torch.nn.EmbeddingBag, all rows in memory"
+IN_MEMORY = "torch.nn.EmbeddingBag, all rows in memory"
 S3_FIFO = "outcore, S3-FIFO alone"
 FORESEEN = "the longer of what Belady's policy misses at the device's limit, and processor time on all cores"
 
@@ -251,9 +251,9 @@ def hot(context: Context, year: str, *, fits: bool = False) -> Case:
             "IOPS",
             [
                 Leg(OURS, "tables.hot", {**spec, "all_rows": True}),
-                Leg(MEMORY, "tables.hot_in_memory", {**spec, "mode": "torch"}),
+                Leg(IN_MEMORY, "tables.hot_in_memory", {**spec, "mode": "torch"}),
             ],
-            [Comparison(OURS, (MEMORY,), MEMORY, 0.5)],
+            [Comparison(OURS, (IN_MEMORY,), IN_MEMORY, 0.5)],
             files=[trace],
             turned=True,
             notes=("The rate counts row numbers looked up. The first half of the batches warms the cache up.",),

@@ -756,11 +756,10 @@ impl Plan {
                     },
                     other => other,
                 })?;
-            // Given memory alone, which no block is counted for, may be more than there is; so may
+            // What no block is counted for may be more than there is: memory that is given or held, and
             // tasks without blocks, of which fewer may fit.
-            let is_checked = self.given.bytes() > 0 || concurrency > 1;
             match schedule.floor_bytes() {
-                needed if needed > memory_bytes && is_checked => Err(Error::OverBudget {
+                needed if needed > memory_bytes => Err(Error::OverBudget {
                     what: self.name.clone(),
                     needed,
                     available: memory_bytes,
