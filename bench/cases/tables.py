@@ -256,7 +256,7 @@ def hot(context: Context, year: str, *, fits: bool = False) -> Case:
             [Comparison(OURS, (IN_MEMORY,), IN_MEMORY, 0.5)],
             files=[trace],
             turned=True,
-            notes=("The rate counts row numbers looked up. The first half of the batches warms the cache up.",),
+            notes=("The rate counts row numbers looked up. All batches are looked up once before; the second half is timed.",),
         )
     return Case(
         f"hot-{year}",

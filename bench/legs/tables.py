@@ -101,7 +101,8 @@ def bags(spec: Spec) -> Result:
 
 
 def hot(spec: Spec) -> Result:
-    """Sums of a trace of which few rows are in memory, batch after batch. The first half of the batches warms the cache up.
+    """Sums of a trace of which few rows are in memory, batch after batch. The first half of the batches warms the cache up;
+    with `all_rows`, all of them do before.
 
     `steps`: batches that are looked up ahead; `known`: batches that the cache knows ahead, 0 for none.
     """
@@ -131,6 +132,9 @@ def hot(spec: Spec) -> Result:
         return sum(one.units_read for one in tables.statistics.values())
 
     started, used, before = 0.0, 0.0, 0
+    if spec.get("all_rows"):
+        for number in range(len(ids)):
+            tables.look_up(features(number))
     known = spec.get("known")
     going = look_ahead(tables, range(len(ids)), features, steps=steps, known=known) if known else submitted()
     found: list[Array] = []
