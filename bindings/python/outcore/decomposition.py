@@ -39,7 +39,7 @@ OPERATIONS_A_BYTE = 64
 """Of dense products, while a byte is read."""
 
 NARROW = 3
-"""Products with a few columns take so many times longer than those that make a covariance, operation by operation."""
+"""How many times longer an operation takes in products with a few columns than in those that make a covariance."""
 
 MEAN_MOST = 1e4
 """The sum of squared means, relative to that of variances, with which products with centred rows keep enough digits."""
@@ -91,8 +91,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     -----
     Components of sparse rows come from products with the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes,
     and need memory, or scratch, for some n_components vectors of n_features. So do a given number of components of dense rows
-    with so many features that a covariance would take more operations, counting 64 for a byte that is read: more than 15,048
-    features for 50 components of float64, unless means are more than 100 times the deviations.
+    where a covariance would take more operations, counting 64 for a byte that is read: of more than 15,048 features for 50
+    components of float64, unless means are more than 100 times the deviations.
 
     Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 

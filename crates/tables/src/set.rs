@@ -293,11 +293,12 @@ impl TableSet {
                 tables[feature.table].cache.changed().begin(time);
             }
         }
-        let failures = Call::new(service, &tables, features, &bagged, out).run(go_on)?;
-        shares.note(&tables, features, &bagged);
+        let outcome = Call::new(service, &tables, features, &bagged, out).run(go_on);
         if let Some(time) = time {
             self.withdraw(time);
         }
+        let failures = outcome?;
+        shares.note(&tables, features, &bagged);
         Ok(failures)
     }
 
@@ -344,7 +345,8 @@ impl TableSet {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<u64> {
         let time = self.announce(features)?;
-        self.load(features, go_on)?;
+        self.load(features, go_on)
+            .inspect_err(|_| self.withdraw(time))?;
         Ok(time)
     }
 

@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 TOPICS = 100
 WORDS_A_DOCUMENT = 60
 SHARED = 0.5
-"""Of the words of a document, so many are drawn alike whatever its topics."""
+"""The share of the words of a document that are drawn alike whatever its topics."""
 DOCUMENTS_AT_ONCE = 4096
 
 

@@ -74,7 +74,7 @@ struct Needs<'a> {
     budget_bytes: u64,
     /// What the caller gave.
     given_bytes: u64,
-    /// Of a product with so many columns.
+    /// Of a product with this number of columns.
     products: &'a dyn Fn(usize) -> u64,
     /// Rows of left singular vectors, and the same of products that make them.
     left: Option<(usize, &'a dyn Fn(usize) -> u64)>,

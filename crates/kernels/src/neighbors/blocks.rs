@@ -105,7 +105,7 @@ impl RowCenters {
         gemm_scratch_bytes::<f64>(PART, self.count, self.width, blas)
     }
 
-    /// Operations with so many rows.
+    /// Operations with this number of rows.
     pub fn flops(&self, rows: usize) -> u64 {
         crate::gemm_flops(rows, self.count, self.width)
     }
