@@ -317,14 +317,8 @@ mod tests {
     use super::*;
 
     fn values(seed: u64, count: usize, spread: f64) -> Vec<f64> {
-        let mut state = seed | 1;
-        let mut next = move || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 40) as f64 / (1u64 << 23) as f64 - 1.0
-        };
-        (0..count).map(|_| spread * next()).collect()
+        let drawn = crate::neighbors::tests::values(seed, count, 0);
+        drawn.into_iter().map(|value| spread * value).collect()
     }
 
     /// Rows about their centres.

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::{Metric, Neighbor};
+use crate::Error;
 
 /// Takes rows that may be near enough.
 pub(super) trait Found {
@@ -24,6 +25,31 @@ impl<'a> Nearest<'a> {
     pub(super) fn new(nearest: &'a mut [Neighbor], m: usize) -> Option<Nearest<'a>> {
         let k = nearest.len() / m.max(1);
         (k * m == nearest.len()).then_some(Nearest { nearest, k })
+    }
+
+    /// Of the queries and of the rows of an operation, the same k of both.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(super) fn mutual(
+        operation: &'static str,
+        [of_queries, of_rows]: [&'a mut [Neighbor]; 2],
+        [m, n]: [usize; 2],
+    ) -> Result<[Nearest<'a>; 2], Error> {
+        let lengths = (of_queries.len(), of_rows.len());
+        let lists = Nearest::new(of_queries, m).zip(Nearest::new(of_rows, n));
+        match lists.filter(|(one, other)| one.k == other.k) {
+            Some((found, found_back)) => Ok([found, found_back]),
+            None => Err(Error::shape(
+                operation,
+                &[
+                    ("queries", &m),
+                    ("rows", &n),
+                    ("nearest of queries", &lengths.0),
+                    ("nearest of rows", &lengths.1),
+                ],
+            )),
+        }
     }
 }
 

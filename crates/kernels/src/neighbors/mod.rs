@@ -226,21 +226,8 @@ pub fn add_mutual_neighbors<T: Real>(
     blas: &Blas,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    let (m, n) = (queries.values.nrows(), rows.values.nrows());
-    let [of_queries, of_rows] = nearest;
-    let lengths = (of_queries.len(), of_rows.len());
-    let lists = Nearest::new(of_queries, m).zip(Nearest::new(of_rows, n));
-    let Some((mut found, mut found_back)) = lists.filter(|(one, other)| one.k == other.k) else {
-        return Err(Error::shape(
-            "add_mutual_neighbors",
-            &[
-                ("queries", &queries.values.shape()),
-                ("rows", &rows.values.shape()),
-                ("nearest of queries", &lengths.0),
-                ("nearest of rows", &lengths.1),
-            ],
-        ));
-    };
+    let counts = [queries.values.nrows(), rows.values.nrows()];
+    let [mut found, mut found_back] = Nearest::mutual("add_mutual_neighbors", nearest, counts)?;
     match found.k {
         0 => Ok(()),
         _ => add(
@@ -716,7 +703,7 @@ mod tests {
         nearest
     }
 
-    fn values(seed: u64, count: usize, kind: u8) -> Vec<f64> {
+    pub(super) fn values(seed: u64, count: usize, kind: u8) -> Vec<f64> {
         let mut state = seed | 1;
         let mut next = move || {
             state = state

@@ -305,21 +305,9 @@ pub fn add_mutual_sparse_neighbors<T: Real>(
     scratch: &mut [T],
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    let (m, n) = (queries.count(), rows.count());
-    let [of_queries, of_rows] = nearest;
-    let lengths = (of_queries.len(), of_rows.len());
-    let lists = Nearest::new(of_queries, m).zip(Nearest::new(of_rows, n));
-    let Some((mut found, mut found_back)) = lists.filter(|(one, other)| one.k == other.k) else {
-        return Err(Error::shape(
-            "add_mutual_sparse_neighbors",
-            &[
-                ("queries", &m),
-                ("rows", &n),
-                ("nearest of queries", &lengths.0),
-                ("nearest of rows", &lengths.1),
-            ],
-        ));
-    };
+    let counts = [queries.count(), rows.count()];
+    let [mut found, mut found_back] =
+        Nearest::mutual("add_mutual_sparse_neighbors", nearest, counts)?;
     let sides = (queries, postings, rows);
     match found.k {
         0 => Ok(()),
