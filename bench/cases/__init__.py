@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, neighbors, pca, products, reads, rows, samples, sparse, spectra, streams, tables
+from cases import fits, kmeans, neighbors, pca, placement, products, reads, rows, samples, sparse, spectra, streams, tables
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
@@ -15,6 +15,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     **samples.BUILDERS,
     **rows.BUILDERS,
     **tables.BUILDERS,
+    **placement.BUILDERS,
     **pca.BUILDERS,
     **kmeans.BUILDERS,
     **neighbors.BUILDERS,

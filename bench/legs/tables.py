@@ -180,6 +180,7 @@ def model(spec: Spec) -> Result:
     from outcore.embedding_bench.networks import Model
 
     oc.configure(memory=spec["memory"])
+    torch.set_num_threads(spec.get("network_threads", torch.get_num_threads()))
     told = json.loads(Path(spec["trace"]).read_text())
     ids, size = np.load(spec["ids"], mmap_mode="r"), told["batch_size"]
     ends = np.cumsum([size * count for count in told["lookups"]])

@@ -28,6 +28,9 @@ def look_ahead(
         for batch, (users, items) in look_ahead(tables, loader, features):
             ...
 
+    Threads of OpenMP, which PyTorch computes with, keep a core busy while they wait for work. `OMP_WAIT_POLICY=PASSIVE` in the
+    environment, or `torch.set_num_threads(1)` where look-ups take most of the time, leaves that core to the look-ups.
+
     Parameters
     ----------
     tables : TableSet

@@ -1,0 +1,51 @@
+"""Placement of rows: pages that the interactions of users read whose interactions the placement has not seen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.model import Bound, Case, Context, Leg, Measure, Skip
+
+FILES = {"gowalla": "gowalla_adj.npz", "lastfm": "lastfm.csv.gz"}
+ROWS_A_PAGE = {256: 15, 128: 31, 64: 63}
+"""Of rows of so many bytes: 4,092 bytes of a page hold rows."""
+
+
+def placement(context: Context, name: str) -> Case:
+    folder = os.environ.get("OUTCORE_REAL_DATA")
+    if not folder or not Path(folder, FILES[name]).exists():
+        raise Skip(f"$OUTCORE_REAL_DATA names no folder with {FILES[name]}")
+    legs = [
+        Leg(f"outcore, rows of {size} B", "placement.pages", {"file": FILES[name], "rows_a_page": rows, "seed": 0})
+        for size, rows in ROWS_A_PAGE.items()
+    ]
+    return Case(
+        f"placement-{name}",
+        f"items that a user of {name} has chosen are a bag; the placement is learned from half of the users, and pages are "
+        "counted for the others",
+        "IOPS",
+        legs,
+        [],
+        Bound(note="the pages that the same tool reaches where it learns from the users that it is counted for"),
+        measures=tuple(
+            measure
+            for leg in legs
+            for measure in (
+                Measure(leg.name, "fewer", "rows in their given order", at_least=2.0),
+                Measure(leg.name, "of_own", "learned from the users that are counted", at_least=0.9),
+                Measure(leg.name, "own_fewer", "rows in their given order; learned from the users that are counted"),
+            )
+        ),
+        notes=(
+            "Of each leg, one of the two targets is to be reached. The rate counts items of users that are counted, over the "
+            "time in which the order is learned. Results do not depend on the round.",
+        ),
+    )
+
+
+BUILDERS: dict[str, Callable[[Context], Case]] = {
+    f"placement-{name}": (lambda context, name=name: placement(context, name))  # type: ignore[misc]
+    for name in FILES
+}
