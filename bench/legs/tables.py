@@ -182,7 +182,7 @@ def model(spec: Spec) -> Result:
     oc.configure(memory=spec["memory"])
     torch.set_num_threads(spec.get("network_threads", torch.get_num_threads()))
     told = json.loads(Path(spec["trace"]).read_text())
-    ids, size = np.load(spec["ids"], mmap_mode="r"), told["batch_size"]
+    ids, size = np.load(spec["ids"]), told["batch_size"]
     ends = np.cumsum([size * count for count in told["lookups"]])
     shape = MODELS[spec["model"]]
     cold(told["paths"])
@@ -191,7 +191,7 @@ def model(spec: Spec) -> Result:
     tables = TableSet(told["paths"], cache=spec["cache"], reading=spec["memory"] // 4)
 
     def asked(number: int) -> list[Array]:
-        return np.split(np.array(ids[number]), ends[:-1])
+        return np.split(ids[number], ends[:-1])
 
     def sums() -> Iterator[list[Array]]:
         if spec["mode"] == "network":

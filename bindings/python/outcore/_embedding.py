@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -371,6 +372,12 @@ def _dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any] | None:
     return found
 
 
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    """NumPy puts it together anew each time, which takes longer than the rest of a small feature."""
+    return dtype.name
+
+
 def _bytes(size: int | str | None) -> int | None:
     return size if size is None or size == 0 else parse_bytes(size)
 
@@ -568,9 +575,9 @@ class _Asked(NamedTuple):
         dtype = _dtype(feature.dtype) or table.dtype
         if stored is None:
             out = stored = np.empty((bags, table.dim), dtype)
-        name = "bfloat16" if dtype.name == "bfloat16" else dtype.name
+        name = _name(dtype)
         padding = padding + len(table) if padding is not None and padding < 0 else padding
-        if stored.dtype.name == "bfloat16":
+        if _name(stored.dtype) == "bfloat16":
             stored = stored.view(np.uint16)
         asked = (table._number, ids.ravel(), kind, given, length, feature.mode, weights, padding)
         return cls((asked, stored, name), out)
