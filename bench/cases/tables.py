@@ -232,6 +232,7 @@ def model(context: Context, name: str, kind: str) -> Case:
         notes=(
             f"The rate counts samples; {MODEL_AHEAD} batches are looked up ahead. Half of the batches warm caches up, or "
             "as many as there is time for. OpenMP's threads sleep while they wait; its default takes a core from the look-ups.",
+            "What the network computes with is allowed beside the budget, as its imports are.",
         ),
     )
 
