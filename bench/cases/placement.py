@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
-from harness.model import Bound, Case, Context, Leg, Measure, Skip
+from harness.model import Bound, Case, Context, Leg, Measure
 
 FILES = {"gowalla": "gowalla_adj.npz", "lastfm": "lastfm.csv.gz"}
 ROWS_A_PAGE = {256: 15, 128: 31, 64: 63}
@@ -14,11 +12,9 @@ ROWS_A_PAGE = {256: 15, 128: 31, 64: 63}
 
 
 def placement(context: Context, name: str) -> Case:
-    folder = os.environ.get("OUTCORE_REAL_DATA")
-    if not folder or not Path(folder, FILES[name]).exists():
-        raise Skip(f"$OUTCORE_REAL_DATA names no folder with {FILES[name]}")
+    path = f"$OUTCORE_REAL_DATA/{FILES[name]}"
     legs = [
-        Leg(f"outcore, rows of {size} B", "placement.pages", {"file": FILES[name], "rows_a_page": rows, "seed": 0})
+        Leg(f"outcore, rows of {size} B", "placement.pages", {"path": path, "rows_a_page": rows, "seed": 0})
         for size, rows in ROWS_A_PAGE.items()
     ]
     return Case(
@@ -38,6 +34,7 @@ def placement(context: Context, name: str) -> Case:
                 Measure(leg.name, "own_fewer", "rows in their given order; learned from the users that are counted"),
             )
         ),
+        needs=(path,),
         notes=(
             "Of each leg, one of the two targets is to be reached. The rate counts items of users that are counted, over the "
             "time in which the order is learned. Results do not depend on the round.",

@@ -267,7 +267,7 @@ class Case:
     limit_over_bytes: int | None = None
     """The process limit, without the margin and without what interpreter and imports of a leg take."""
     needs: tuple[str, ...] = ()
-    """`fio`, `example`, `look_up`: what the runner must find or build first."""
+    """`fio`, `example`, `look_up`: what the runner must find or build first; files of real data as `$FOLDER/name`."""
     rounds: int = 3
     """Part of the case, so that no run of it has more or fewer."""
     turned: bool = False

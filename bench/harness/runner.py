@@ -282,6 +282,9 @@ def check_needs(case: Case) -> None:
         raise Skip("Java or pyspark is not installed; make rivals installs pyspark")
     if "rivals" in case.needs and not (ROOT / RIVALS).exists():
         raise Skip("the loaders of bench/rivals.txt are not installed; make rivals does that")
+    for path in case.needs:
+        if path.startswith("$") and not os.path.exists(os.path.expandvars(path)):
+            raise Skip(f"there is no {path}")
     for need in EXAMPLES.keys() & set(case.needs):
         if not shutil.which("cargo"):
             raise Skip("cargo is not installed")

@@ -24,7 +24,7 @@ def pages(spec: dict[str, Any]) -> dict[str, Any]:
     """
     from outcore.embedding import placement
 
-    users, items = interactions(Path(os.environ["OUTCORE_REAL_DATA"], spec["file"]))
+    users, items = interactions(Path(os.path.expandvars(spec["path"])))
     count = int(items.max()) + 1
     random = np.random.default_rng(spec["seed"])
     order = random.permutation(int(users.max()) + 1)

@@ -30,7 +30,7 @@ def test_rows_of_a_group_share_a_page(
     found = placement.interactions(path)
     assert sorted(zip(*(one.tolist() for one in found), strict=True)) == sorted(zip(users.tolist(), items.tolist(), strict=True))
     monkeypatch.setenv("OUTCORE_REAL_DATA", str(tmp_path))
-    told = placement.pages({"file": name, "rows_a_page": 16, "seed": 0})
+    told = placement.pages({"path": f"$OUTCORE_REAL_DATA/{name}", "rows_a_page": 16, "seed": 0})
     assert told["work"] == 200 * 8
     assert told["fewer"] > 4 and 0.9 < told["of_own"] <= 1
 

@@ -88,7 +88,7 @@ def test_a_model_looks_up_what_its_network_needs(tmp_path: Path, name: str, kind
     made = BagTrace(str(tmp_path), name, kind, 2 * MIB, 12, 8)
     traces.make(made, Path("/"))
     paths = {"trace": made.facts_path, "ids": made.ids_path, "folder": made.path}
-    spec = {**paths, "model": name, "memory": 32 * MIB, "cache": CACHE, "seconds": 5.0, "ahead": 3}
+    spec = {**paths, "model": name, "memory": 32 * MIB, "cache": CACHE, "seconds": 60.0, "ahead": 3, "network_threads": 1}
     found = {mode: tables.model({**spec, "mode": mode}) for mode in ("model", "network", "look-ups")}
     assert all(one["error"] < runner.LARGEST_ERROR and one["work"] == 5 * 8 for one in found.values())
     assert found["model"]["reads"] > 0 and found["look-ups"]["reads"] > 0 and "reads" not in found["network"]
