@@ -32,11 +32,13 @@ def placement(context: Context, name: str) -> Case:
                 Measure(leg.name, "fewer", "rows in their given order", at_least=2.0),
                 Measure(leg.name, "of_own", "learned from the users that are counted", at_least=0.9),
                 Measure(leg.name, "own_fewer", "rows in their given order; learned from the users that are counted"),
+                Measure(leg.name, "fewer_than_shuffled", "rows in random order"),
             )
         ),
         needs=(path,),
         notes=(
-            "Of each leg, one of the two targets is to be reached. The rate counts items of users that are counted, over the "
+            "Items that users have chosen together are near each other in the given order already, which reads fewer pages than a "
+            "random one. Of each leg, one of the two targets is to be reached. The rate counts items of users that are counted, over the "
             "time in which the order is learned. Results do not depend on the round.",
         ),
     )

@@ -35,13 +35,21 @@ def pages(spec: dict[str, Any]) -> dict[str, Any]:
     # The counted half twice: it is learned from, and held out.
     own = placement(bags(users, items, [rest, rest]), count, spec["rows_a_page"], held_out=0.5)
     given, placed, best = found.given.pages, found.placed.pages, own.placed.pages
+    shuffled = pages_of(*bags(users, items, [rest]), random.permutation(count) // spec["rows_a_page"])
     return {
         "seconds": [seconds],
         "work": float(found.placed.look_ups),
         "fewer": given / placed,
         "of_own": best / placed,
         "own_fewer": given / best,
+        "fewer_than_shuffled": shuffled / placed,
     }
+
+
+def pages_of(ids: Array, offsets: Array, page_of_row: Array) -> int:
+    """The pages of all bags."""
+    bag = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets).astype(np.int64))
+    return len(np.unique(np.stack([bag, page_of_row[ids.astype(np.int64)]]), axis=1).T)
 
 
 def interactions(path: Path) -> tuple[Array, Array]:

@@ -33,6 +33,11 @@ def test_rows_of_a_group_share_a_page(
     told = placement.pages({"path": f"$OUTCORE_REAL_DATA/{name}", "rows_a_page": 16, "seed": 0})
     assert told["work"] == 200 * 8
     assert told["fewer"] > 4 and 0.9 < told["of_own"] <= 1
+    assert 0.8 < told["fewer_than_shuffled"] / told["fewer"] < 1.2
+
+
+def test_pages_are_counted_once_a_bag() -> None:
+    assert placement.pages_of(np.array([0, 1, 2, 2, 3]), np.array([0, 3, 5]), np.array([0, 0, 1, 1])) == 3
 
 
 def test_every_part_has_as_many_bags(chosen: tuple[np.ndarray, np.ndarray]) -> None:
