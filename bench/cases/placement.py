@@ -37,9 +37,9 @@ def placement(context: Context, name: str) -> Case:
         ),
         needs=(path,),
         notes=(
-            "Items that users have chosen together are near each other in the given order already, which reads fewer pages than a "
-            "random one. Of each leg, one of the two targets is to be reached. The rate counts items of users that are counted, over the "
-            "time in which the order is learned. Results do not depend on the round.",
+            "Items that users have chosen together are near each other in the given order already, so that it reads fewer pages "
+            "than a random one. Of each leg, one of the two targets is to be reached. The rate counts items of users that are "
+            "counted, over the time in which the order is learned. Results do not depend on the round.",
         ),
     )
 
