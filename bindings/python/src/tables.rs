@@ -447,13 +447,22 @@ fn floats(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buf> {
 /// The type of an array without gaps.
 fn contiguous(array: &Bound<'_, PyUntypedArray>, wanted: &[DType]) -> PyResult<DType> {
     let descr = array.dtype();
-    let name: String = descr.getattr("name")?.extract()?;
-    let dtype = DType::parse(&name).filter(|dtype| wanted.contains(dtype));
+    // NumPy puts the name of a type together each time it is asked.
+    let dtype = match (descr.kind(), descr.itemsize()) {
+        (b'f', 4) => Some(DType::F32),
+        (b'f', 2) => Some(DType::F16),
+        (b'i', 8) => Some(DType::I64),
+        (b'i', 4) => Some(DType::I32),
+        (b'i', 2) => Some(DType::I16),
+        (b'u', 2) => Some(DType::U16),
+        _ => None,
+    }
+    .filter(|dtype| wanted.contains(dtype));
     let is_native = descr.is_native_byteorder() != Some(false);
     match dtype {
         Some(dtype) if array.is_c_contiguous() && array.is_aligned() && is_native => Ok(dtype),
         _ => Err(wrong(format!(
-            "an array of {name} that has gaps or is not of the type that is needed"
+            "an array of {descr} that has gaps or is not of the type that is needed"
         ))),
     }
 }
@@ -481,10 +490,7 @@ impl Call {
             call.own.push(OwnFeature::of(feature)?);
             let dtype = DType::parse(dtype).ok_or_else(|| wrong(format!("dtype '{dtype}'")))?;
             // bfloat16 comes as integers of 16 bits.
-            let stored = contiguous(
-                out,
-                &[DType::F32, DType::F16, DType::BF16, DType::I16, DType::U16],
-            )?;
+            let stored = contiguous(out, &[DType::F32, DType::F16, DType::I16, DType::U16])?;
             let &[rows, dim] = out.shape() else {
                 return Err(wrong("a result is a matrix"));
             };

@@ -117,17 +117,15 @@ impl Place {
     /// with several numbers of threads.
     fn check<R: PartialEq>(&self, what: &str, budget: u64, run: impl Fn(&Session) -> R) {
         let alone = run(&session(self.folder.path(), budget, 2));
-        for threads in [1, 2, 5] {
-            for part in [0, 4, 2] {
-                let session = session(self.folder.path(), budget, threads);
-                let held =
-                    (part > 0).then(|| session.engine().reserve("another", budget / part).unwrap());
-                assert!(
-                    run(&session) == alone,
-                    "{what}: other bits with {threads} threads where another has 1/{part}"
-                );
-                drop(held);
-            }
+        for (threads, part) in [(1, 0), (1, 4), (2, 2), (5, 4), (5, 2)] {
+            let session = session(self.folder.path(), budget, threads);
+            let held =
+                (part > 0).then(|| session.engine().reserve("another", budget / part).unwrap());
+            assert!(
+                run(&session) == alone,
+                "{what}: other bits with {threads} threads where another has 1/{part}"
+            );
+            drop(held);
         }
         let whole = session(self.folder.path(), 5 * budget, 2);
         let held = whole.engine().reserve("another", 3 * budget).unwrap();
