@@ -1,0 +1,125 @@
+"""What `TopicModel(compat=True)` finds, against what the program of ISLE found: `golden/README.md` says how its files were made.
+
+Where the program's random numbers decide, the same steps start from its seeds or from its clusters; else topics are compared with
+what its own runs from several seeds have in common. `packages` is a part of `data/packages`; $OUTCORE_REAL_DATA is a folder with
+`docword.nips.txt.gz` of the UCI bags of words.
+"""
+
+import lzma
+import os
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import linear_sum_assignment
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.metrics import adjusted_rand_score
+
+import outcore as oc
+from outcore.topics import TopicModel
+
+GOLDEN = Path(__file__).with_name("golden")
+PACKAGES = Path(__file__).parents[3] / "data" / "packages" / "packages.tsv.xz"
+NIPS = "docword.nips.txt.gz"
+COUNT = 50
+"""Topics of every run."""
+
+
+@cache
+def packages() -> sp.csr_matrix:
+    """Counts of words in every 16th description."""
+    with lzma.open(PACKAGES, "rt", encoding="utf-8") as table:
+        texts = [line.split("\t")[2] for line in islice(table, 0, None, 16)]
+    return CountVectorizer(min_df=5, max_df=0.1).fit_transform(texts)
+
+
+def corpus_of(name: str, folder: Path) -> Any:
+    if name == "packages":
+        if not PACKAGES.exists():
+            pytest.skip(f"{PACKAGES} is missing")
+        return packages()
+    source = Path(os.environ.get("OUTCORE_REAL_DATA", "")) / NIPS
+    if not source.is_file():
+        pytest.skip(f"$OUTCORE_REAL_DATA names no folder with {NIPS}")
+    return oc.import_bow(folder / name, source)
+
+
+def apart(golden: Any, components: np.ndarray) -> np.ndarray:
+    """L1 distances of ISLE's topics, in rows, to these; of each, all words but the likeliest of ISLE's topic count as one."""
+    found = np.empty((COUNT, len(components)))
+    for topic, (words, weights) in enumerate(zip(golden["words"], golden["weights"], strict=True)):
+        own = components[:, words]
+        found[topic] = np.abs(own - weights).sum(axis=1) + np.abs(own.sum(axis=1) - weights.sum())
+    return found
+
+
+def matched(golden: Any, components: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The topic that goes with each of ISLE's, all together as near as can be, and its distance."""
+    distances = apart(golden, components)
+    own, others = linear_sum_assignment(distances)
+    return others, distances[own, others]
+
+
+def shared(golden: Any, model: TopicModel, pairs: np.ndarray) -> float:
+    """Catchwords that matched topics share, as part of all that either has."""
+    found = np.full(len(golden["catchwords"]), -1)
+    for topic, other in enumerate(pairs):
+        found[model.catchwords_[other]] = topic
+    either = (found >= 0) | (golden["catchwords"] >= 0)
+    return float((found == golden["catchwords"])[either].mean())
+
+
+@pytest.fixture(params=["packages", "nips"])
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Any]:
+    """A corpus, and what ISLE found in it."""
+    corpus = corpus_of(request.param, tmp_path)
+    return corpus, np.load(GOLDEN / f"isle-{request.param}.npz")
+
+
+def test_thresholds_and_singular_values_are_those_of_isle(both: tuple[Any, Any]) -> None:
+    corpus, golden = both
+    model = TopicModel(COUNT, compat=True).fit(corpus)
+    np.testing.assert_array_equal(model.thresholds_, golden["thresholds"])
+    np.testing.assert_array_equal(model.labels_ >= 0, golden["clusters"] >= 0)
+    np.testing.assert_allclose(model.singular_values_, golden["singular_values"], rtol=1e-3)
+
+
+def test_clusters_of_isle_have_its_catchwords_and_topics(both: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, golden = both
+    clusters = golden["clusters"].astype("i4")
+    monkeypatch.setattr(TopicModel, "_clustered", lambda *_: clusters[clusters >= 0])
+    pairs = golden["pairs"]
+    model = TopicModel(COUNT, n_edge_topics=len(pairs), compat=True).fit(corpus)
+    np.testing.assert_array_equal(model.labels_, clusters)
+    for topic, words in enumerate(model.catchwords_):
+        np.testing.assert_array_equal(words, np.flatnonzero(golden["catchwords"] == topic))
+    weights = np.take_along_axis(model.components_, golden["words"].astype(int), axis=1)
+    np.testing.assert_allclose(weights, golden["weights"], rtol=1e-4)
+    np.testing.assert_array_equal(model.edge_counts_, pairs[:, 2])
+    # Which of the pairs with the least count are left out is left to the sort.
+    more = pairs[:, 2] > pairs[-1, 2]
+    assert set(map(tuple, model.edge_topics_[more].tolist())) == set(map(tuple, pairs[more, :2].tolist()))
+
+
+def test_seeds_of_isle_lead_to_its_clusters_and_topics(both: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, golden = both
+    seeds = golden["seeds"].astype(int)
+    monkeypatch.setattr("outcore.topics._seeds", lambda rows, count, random_state: np.asarray(rows[seeds], "f8"))
+    model = TopicModel(COUNT, tol=1e-6, compat=True).fit(corpus)
+    assert adjusted_rand_score(golden["clusters"], model.labels_) > 0.95
+    _, distances = matched(golden, model.components_)
+    assert distances.mean() < 0.02
+    assert shared(golden, model, np.arange(COUNT)) > 0.95
+
+
+def test_own_seeds_lead_as_near_as_other_seeds_of_isle(both: tuple[Any, Any]) -> None:
+    corpus, golden = both
+    found = [TopicModel(COUNT, seed, compat=True).fit(corpus) for seed in range(3)]
+    distances = [matched(golden, model.components_)[1].mean() for model in found]
+    assert max(distances) < 1.1 * golden["other_distances"].max()
+    least = [shared(golden, model, matched(golden, model.components_)[0]) for model in found]
+    assert min(least) > 0.9 * golden["other_shared"].min()
