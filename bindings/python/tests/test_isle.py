@@ -47,6 +47,19 @@ def corpus_of(name: str, folder: Path) -> Any:
     return oc.import_bow(folder / name, source)
 
 
+def golden_of(name: str) -> Any:
+    return np.load(GOLDEN / f"isle-{name}.npz")
+
+
+def of_clusters(golden: Any, corpus: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> TopicModel:
+    """Topics of the clusters that ISLE has found."""
+    clusters = golden["clusters"].astype("i4")
+    monkeypatch.setattr(TopicModel, "_clustered", lambda *_: clusters[clusters >= 0])
+    model = TopicModel(COUNT, compat=True, **options).fit(corpus)
+    np.testing.assert_array_equal(model.labels_, clusters)
+    return model
+
+
 def apart(golden: Any, components: np.ndarray) -> np.ndarray:
     """L1 distances of ISLE's topics, in rows, to these; of each, all words but the likeliest of ISLE's topic count as one."""
     found = np.empty((COUNT, len(components)))
@@ -82,7 +95,7 @@ def shared(golden: Any, model: TopicModel, pairs: np.ndarray) -> float:
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Any]:
     """A corpus, and what ISLE found in it."""
     corpus = corpus_of(request.param, tmp_path)
-    return corpus, np.load(GOLDEN / f"isle-{request.param}.npz")
+    return corpus, golden_of(request.param)
 
 
 def test_own_seeds_lead_as_near_as_other_seeds_of_isle(both: tuple[Any, Any]) -> None:
@@ -115,10 +128,7 @@ def test_seeds_of_isle_lead_to_its_clusters_and_topics(both: tuple[Any, Any], mo
 
 def test_clusters_of_isle_have_its_catchwords_and_topics(both: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     corpus, golden = both
-    clusters, pairs = golden["clusters"].astype("i4"), golden["pairs"]
-    monkeypatch.setattr(TopicModel, "_clustered", lambda *_: clusters[clusters >= 0])
-    model = TopicModel(COUNT, n_edge_topics=COUNT**2, compat=True).fit(corpus)
-    np.testing.assert_array_equal(model.labels_, clusters)
+    model, pairs = of_clusters(golden, corpus, monkeypatch, n_edge_topics=COUNT**2), golden["pairs"]
     own = topics_of_words(model, np.arange(COUNT), len(golden["catchwords"]))
     # Of the packages, one word is exactly 1.1 times as frequent as elsewhere, which a sum in float32 does not see.
     differ = own != golden["catchwords"]
@@ -130,3 +140,13 @@ def test_clusters_of_isle_have_its_catchwords_and_topics(both: tuple[Any, Any], 
     counts = np.zeros((COUNT, COUNT), int)
     counts[tuple(model.edge_topics_.T)] = model.edge_counts_
     assert np.abs(counts[tuple(pairs[:, :2].T)] - pairs[:, 2]).sum() < 0.02 * pairs[:, 2].sum()
+
+
+def test_documents_have_the_weights_that_isle_infers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, golden = corpus_of("nips", tmp_path), golden_of("nips")
+    model = of_clusters(golden, corpus, monkeypatch)
+    # The program reads its topics from a file that has six digits of each probability, the rest cut off.
+    model.components_ = np.floor(model.components_.astype("f8") * 1e6) / 1e6
+    documents, of_topics = golden["inferred"].T.astype(int)
+    weights = np.asarray(model.transform(corpus))[documents, of_topics]
+    np.testing.assert_allclose(weights, golden["inferred_weights"], atol=1e-5)

@@ -17,6 +17,8 @@ from test_isle import COUNT, GOLDEN, corpus_of, matched, shared
 
 WORDS = 300
 """Of each topic, the likeliest first."""
+EVERY = 10
+"""Of so many weights of documents, one that is kept."""
 
 
 def write_corpus(name: str, folder: Path) -> None:
@@ -55,6 +57,9 @@ def write_golden(name: str, logs: list[Path]) -> None:
         distances.append(apart.mean())
         parts.append(shared(first, SimpleNamespace(catchwords_=lists), pairs))  # type: ignore[arg-type]
     del first["topics"]
+    for path in logs[0].glob("top_topics*"):
+        inferred = np.loadtxt(path)[::EVERY]
+        first["inferred"], first["inferred_weights"] = inferred[:, :2].astype("u2") - 1, inferred[:, 2].astype("f4")
     np.savez_compressed(GOLDEN / f"isle-{name}.npz", **first, other_distances=distances, other_shared=parts)
     print("mean L1 distances of others:", *distances, "catchwords shared:", *parts)
 
