@@ -23,7 +23,7 @@ from outcore.topics import TopicModel
 
 GOLDEN = Path(__file__).with_name("golden")
 PACKAGES = Path(__file__).parents[3] / "data" / "packages" / "packages.tsv.xz"
-NIPS = "docword.nips.txt.gz"
+NIPS, NIPS_SHAPE = "docword.nips.txt.gz", (1500, 7605)
 COUNT = 50
 """Topics of every run."""
 
@@ -44,7 +44,10 @@ def corpus_of(name: str, folder: Path) -> Any:
     source = Path(os.environ.get("OUTCORE_REAL_DATA", "")) / NIPS
     if not source.is_file():
         pytest.skip(f"$OUTCORE_REAL_DATA names no folder with {NIPS}")
-    return oc.import_bow(folder / name, source)
+    corpus = oc.import_bow(folder / name, source)
+    if corpus.shape != NIPS_SHAPE:
+        pytest.skip(f"{source} is not that of {NIPS_SHAPE[1]} words")
+    return corpus
 
 
 def golden_of(name: str) -> Any:
