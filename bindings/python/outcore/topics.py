@@ -270,9 +270,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         random, shown = np.random.RandomState(seed % (1 << 32)), self.progress
         means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=self.memory, progress=shown)
         start = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64) @ basis
-        job = _native.kmeans_fit(session._inner, left, start, None, int(self.max_iter), 0.0, None)
+        # The code of ISLE does not look at documents again once it has put the centres in their means for the last time.
+        rounds = int(self.max_iter) - bool(self.compat)
+        if rounds:
+            job = _native.kmeans_fit(session._inner, left, start, None, rounds, 0.0, None)
+        else:
+            job = _native.kmeans_assign(session._inner, left, start, None)
         clustered = run(job, "clustering")
-        self.n_iter_ = clustered["rounds"]
+        self.n_iter_ = clustered.get("rounds", 0)
         labels: npt.NDArray[np.int32] = clustered["labels"]
         return labels
 
@@ -507,9 +512,9 @@ class _Corpus:
             raise ArgumentError(f"Negative values in data passed to TopicModel: column {negative[0]} of {X!r} has one")
         sums = run(_native.sparse_row_norms(session._inner, matrix, "l1"), "measuring documents")
         self.filled = int(np.count_nonzero(sums))
-        length = sums.sum() / max(self.filled, 1)
-        if not compat:
-            length = max(length, float(columns["nonzeros"].sum()) / max(self.filled, 1))
+        documents = max(self.filled, 1)
+        length = sums.sum() / documents
+        length = max(np.floor(length), 1.0) if compat else max(length, float(columns["nonzeros"].sum()) / documents)
         self.scales: Vector = np.divide(length, sums, out=np.zeros_like(sums), where=sums > 0)
         self.frequencies: Vector = columns["mean"]
 

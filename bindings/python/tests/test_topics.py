@@ -40,22 +40,23 @@ def planted(
     return sp.csr_matrix(counts.astype("f8")), labels, model
 
 
-def scales_of(x: np.ndarray) -> np.ndarray:
+def scales_of(x: np.ndarray, compat: bool = False) -> np.ndarray:
     sums, filled = x.sum(axis=1), np.count_nonzero(x.sum(axis=1))
-    length = max(sums.sum() / filled, np.count_nonzero(x) / filled)
+    length = sums.sum() / filled
+    length = max(np.floor(length), 1) if compat else max(length, np.count_nonzero(x) / filled)
     return np.divide(length, sums, out=np.zeros(len(x)), where=sums > 0)[:, None]
 
 
-def scaled(x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = x * scales_of(x)
+def scaled(x: np.ndarray, compat: bool = False) -> np.ndarray:
+    found: np.ndarray = x * scales_of(x, compat)
     return found
 
 
-def thresholds_of(x: np.ndarray, k: int) -> np.ndarray:
+def thresholds_of(x: np.ndarray, k: int, compat: bool = False) -> np.ndarray:
     filled = np.count_nonzero(x.sum(axis=1))
     above, equal = max(1, int(filled / (2 * k))), max(1, int(np.ceil(3 / 60 * filled / k)))
     found = np.ones(x.shape[1])
-    for word, values in enumerate(np.floor(scaled(x) + 0.5).T):
+    for word, values in enumerate(np.floor(scaled(x, compat) + 0.5).T):
         values = np.sort(values[values > 0])[::-1]
         if len(values) >= above:
             candidates = [value for value in np.unique(values)[::-1] if value <= values[above - 1]]
@@ -64,9 +65,15 @@ def thresholds_of(x: np.ndarray, k: int) -> np.ndarray:
     return found
 
 
+def left_of(x: np.ndarray, thresholds: np.ndarray, compat: bool = False) -> np.ndarray:
+    """What thresholds leave of a corpus."""
+    found: np.ndarray = np.where(np.floor(scaled(x, compat) + 0.5) >= thresholds, np.sqrt(thresholds), 0) * (x > 0)
+    return found
+
+
 def topics_of(x: np.ndarray, labels: np.ndarray, k: int, compat: bool = False) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     """Catchwords, topics and pairs of given clusters."""
-    a, filled = scaled(x), np.count_nonzero(x.sum(axis=1))
+    a, filled = scaled(x, compat), np.count_nonzero(x.sum(axis=1))
     n = len(x) if compat else filled
     rank = max(1, int(n / 3 / (2 * k)))
     values = np.zeros((k, x.shape[1]))
@@ -83,7 +90,7 @@ def topics_of(x: np.ndarray, labels: np.ndarray, k: int, compat: bool = False) -
     order = np.sort(values, axis=0)
     of_words = np.where(order[-1] > 1.1 * order[-2], values.argmax(axis=0), -1)
     sums = np.stack([(x * (of_words == topic)).sum(axis=1) for topic in range(k)], axis=1)
-    sums = (sums * scales_of(x)).astype("f4")
+    sums = (sums * scales_of(x, compat)).astype("f4")
     rank = max(1, int((5 if compat else 1 / 3) * n / (2 * k)))
     found = np.zeros((k, x.shape[1]))
     for topic in range(k):
@@ -130,7 +137,7 @@ def test_every_step_is_that_of_the_reference(k: int, compat: bool) -> None:
     x = sp.vstack([x, sp.csr_matrix((3, x.shape[1]))]).tocsr()
     model = TopicModel(k, n_edge_topics=5, compat=compat).fit(x)
     dense = x.toarray()
-    np.testing.assert_array_equal(model.thresholds_, thresholds_of(dense, k))
+    np.testing.assert_array_equal(model.thresholds_, thresholds_of(dense, k, compat))
     assert (model.labels_[-3:] == -1).all()
     catchwords, topics, pairs = topics_of(dense, model.labels_, k, compat)
     for found, expected in zip(model.catchwords_, catchwords, strict=True):
@@ -148,10 +155,36 @@ def test_clusters_are_those_of_what_thresholds_leave() -> None:
     x, _, _ = planted()
     model = TopicModel(4, max_iter=100).fit(x)
     dense = x.toarray()
-    left = np.where(np.floor(scaled(dense) + 0.5) >= model.thresholds_, np.sqrt(model.thresholds_), 0) * (dense > 0)
+    left = left_of(dense, model.thresholds_)
     np.testing.assert_allclose(model.singular_values_, np.linalg.svd(left, compute_uv=False)[:4], rtol=1e-6)
     means = np.stack([left[model.labels_ == topic].mean(axis=0) for topic in range(4)])
     np.testing.assert_array_equal(((left[:, None] - means) ** 2).sum(axis=2).argmin(axis=1), model.labels_)
+
+
+@pytest.mark.parametrize("compat", [False, True])
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_clusters_are_those_of_as_many_rounds(rounds: int, compat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nearest(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
+        found: np.ndarray = ((rows[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
+        return found
+
+    def means(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return np.stack([rows[labels == topic].mean(axis=0) for topic in range(5)])
+
+    monkeypatch.setattr("outcore.topics._seeds", lambda rows, count, random_state: np.asarray(rows[:count], "f8"))
+    x, _, _ = planted(own=0.4)
+    model = TopicModel(5, max_iter=rounds, tol=1e-9, compat=compat).fit(x)
+    left = left_of(x.toarray(), model.thresholds_, compat)
+    basis = np.linalg.svd(left, full_matrices=False)[2][:5]
+    rows = left @ basis.T
+    centers = rows[:5]
+    for _ in range(rounds):
+        centers = means(rows, nearest(rows, centers))
+    labels = nearest(left, centers @ basis)
+    for _ in range(rounds - compat):
+        labels = nearest(left, means(left, labels))
+    np.testing.assert_array_equal(model.labels_, labels)
+    assert model.n_iter_ <= rounds - compat
 
 
 def test_weights_are_those_of_the_reference() -> None:
