@@ -244,10 +244,13 @@ def _enough_line(case: dict[str, Any]) -> str:
 
 def _split_line(result: dict[str, Any]) -> None:
     case = f"{result['model']} {'+'.join(result['traces'])}, popularity {result['popularity']}"
-    misses = [result[f"misses_{name}"] / result["lookups"] for name in ("first", "best", "running")]
-    told = "split by size misses {:.2%}, best static split {:.2%}, split while running {:.2%}".format(*misses)
+    best, running, *static = (
+        f"{result[f'misses_{name}'] / result['lookups']:.2%}"
+        for name in ("best", "running", "first_simulated", "last_simulated", "best_simulated")
+    )
     ratio = "-" if result["ratio"] is None else f"{result['ratio']:.3f}"
-    print(f"{case}: cache {show_bytes(result['cache_bytes'])}, {told}: {ratio} of the best", flush=True)
+    print(f"{case}, cache {show_bytes(result['cache_bytes'])}: misses {running}, best static split {best}: {ratio} x", flush=True)
+    print("    simulated, static: the split at first {}, at last {}, the best one {}".format(*static), flush=True)
 
 
 def _drawn(found: list[dict[str, Any]], figures: str | None, asked: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import outcore as oc
-from outcore.embedding_bench import _stack
+from outcore.embedding_bench import _stack, splits
 from outcore.embedding_bench.clicks import Clicks, read_clicks
 from outcore.embedding_bench.models import DEEP_REC_SYS, MLPERF, MODELS, OPERATOR, ModelSpec, TableSpec
 from outcore.embedding_bench.reuse import (
@@ -732,16 +732,66 @@ def test_the_best_split_is_that_of_all_splits() -> None:
         assert sum(found) <= units and sum(own[count] for own, count in zip(misses, found, strict=True)) == least
 
 
-SPLIT = ModelSpec("split", "pooled", (TableSpec(20_000, 20),) * 3, dim=128)
-"""Caches of a third of its rows are large enough to be split while running."""
-REUSES = {"narrow": Locality(0, lines=20_000, spacing=1), "wide": uniform}
+def popular(exponent: float) -> Any:
+    """Row numbers as probable as their rank to the power of minus `exponent`."""
+
+    def ids(spec: ModelSpec, batches: int, batch_size: int, seed: int) -> Trace:
+        random, made = np.random.default_rng(seed), []
+        for table in spec.tables:
+            shares = np.arange(1.0, table.rows + 1) ** -exponent
+            made.append(random.choice(table.rows, (batches, batch_size, table.lookups), p=shares / shares.sum()))
+        return Trace(spec, tuple(made))
+
+    return ids
 
 
-def test_a_split_while_running_misses_little_more_than_the_best_static_one(tmp_path: Path) -> None:
-    oc.configure(memory="64MiB", scratch=tmp_path, allow_tmpfs_scratch=True)
+def test_memory_split_while_running_misses_little_more_than_the_best_split_of_as_many_rows(tmp_path: Path) -> None:
+    """Of one table few rows are popular, of the other one nearly all alike. Memory is split anew once, as the trace ends."""
+    spec = ModelSpec("split", "pooled", (TableSpec(2000, 20),) * 2, dim=2048)
+    ids = splits._mixed(spec, [popular(1.0), popular(0.2)], (108,), 64, 0)
+    _, first, last = splits._run(table_files(spec, tmp_path), ids, 16 << 20)
+    assert first[0] == first[1] and last[0] < first[0] < last[1]
+    units = [unit * sum(last) // 20 for unit in range(21)]
+    misses = [splits._simulated(of_table, [*units, *rows]) for of_table, *rows in zip(ids, first, last, strict=True)]
+    split = best_split([own[:-2] for own in misses])
+    best = sum(own[count] for own, count in zip(misses, split, strict=True))
+    at_first, at_last = (sum(own[place] for own in misses) for place in (-2, -1))
+    assert at_last <= 1.05 * best and at_first > 1.25 * best
+
+
+def test_splits_are_compared_while_popularity_is_steady_and_where_it_changes(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
-    found = bench_splits([SPLIT], REUSES, 0.4, folder=tmp_path, batches=210, units=20, told=told.append)
+    first, second = Locality(0, lines=400, spacing=1), uniform
+    spec = ModelSpec("small", "pooled", (TableSpec(400, 4), TableSpec(300, 4)), dim=8)
+    given: dict[str, Any] = {"folder": tmp_path, "batch_sizes": [8], "units": 10, "told": told.append}
+    found = bench_splits([spec], {"a": second, "b": second}, 0.5, batches=9, **given)
     assert found == told and [one["popularity"] for one in found] == ["steady", "changes"]
     for one in found:
-        print(one)
+        # Caches this small stay as they are.
+        assert one["rows_running"] == one["rows_first"] and one["misses_last_simulated"] == one["misses_first_simulated"]
+        assert one["lookups"] == 6 * 8 * 8 and 0 < one["misses_best"] <= one["lookups"] and one["traces"] == ["a", "b"]
+        assert one["ratio"] == one["misses_running"] / one["misses_best"]
+        assert one["misses_best_simulated"] <= one["misses_first_simulated"]
     json.dumps(found)
+    mixed = splits._mixed(spec.varied(tables=2), [first, second], (6, 3), 8, 0)
+    one, other = (factory(spec.varied(tables=2), 3, 8, 1) for factory in (first, second))
+    assert np.array_equal(mixed[0][6:], other.ids[0]) and np.array_equal(mixed[1][6:], one.ids[1])
+    for wrong in ({"batches": 2}, {"units": 0}):
+        with pytest.raises(ArgumentError):
+            bench_splits([spec], {"a": second}, 0.5, **{**given, **wrong})
+    with pytest.raises(ArgumentError, match="of 0 traces"):
+        bench_splits([spec], {}, 0.5, **given)
+
+
+def test_the_command_compares_splits(tmp_path: Path) -> None:
+    from outcore._embedding_bench_commands import bench_embedding
+
+    given = [str(tmp_path), "--scratch", str(tmp_path), "--memory", "32MiB", "--model", "NCF", "--scale", "0.005"]
+    given += ["--batch-size", "4", "--batches", "6", "--trace", "uniform", "--trace", "K=1", "--split", "0.5"]
+    ran = CliRunner().invoke(bench_embedding, given)
+    assert ran.exit_code == 0, ran.output
+    assert "NCF uniform+K=1, popularity steady" in ran.output and "popularity changes" in ran.output
+    assert ran.output.count("best static split") == 2
+    ran = CliRunner().invoke(bench_embedding, [*given, "--json"])
+    assert ran.exit_code == 0, ran.output
+    assert [one["traces"] for one in json.loads(ran.output)["results"]] == [["uniform", "K=1"]] * 2

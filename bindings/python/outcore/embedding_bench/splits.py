@@ -1,7 +1,7 @@
 """Memory split between tables while they are in use, against the best static split that a search finds.
 
 Tables of different reuse are looked up in one set, which splits its memory by measured miss curves again and again. The search
-weighs all splits in hundredths of the memory, by the misses of simulated caches of each table. What it finds is run, each table
+weighs all splits in fiftieths of the memory, by the misses of simulated caches of each table. What it finds is run, each table
 with a cache of its own, so that misses of both are counted in the same way. The first third of the batches warms caches up. What
 is looked up after it is either like it to the end, or changes half-way: each table then has the reuse that the next one had, and
 other rows are popular.
@@ -27,8 +27,7 @@ from .traces import Ids, TraceFactory
 
 __all__ = ["bench_splits", "best_split"]
 
-Counts = npt.NDArray[np.float64]
-UNITS = 100
+UNITS = 50
 
 
 def __dir__() -> list[str]:
@@ -66,10 +65,10 @@ def bench_splits(
     Returns
     -------
     Two dicts for each case: `model`, `batch_size`, `tables`, `traces`, `popularity` ("steady" or "changes"), `cache_bytes`; of
-    the batches that count `lookups` and misses: `misses_first` where memory stays split by the sizes of the tables, as it is at
-    first, `misses_best` with the best static split, `misses_best_simulated` of the search, and `misses_running`; `ratio`, the
-    misses while running over those of the best static split (None where it has none); and the rows of each table's cache:
-    `rows_first`, `rows_best`, and `rows_running` at the end.
+    the batches that count `lookups` and misses, rows that are read: `misses_best` with the best static split, `misses_running`,
+    and `ratio`, the latter over the former (None where that is 0); simulated misses of one look-up after the other with static
+    splits: the best one, `misses_best_simulated`, that at first, by the sizes of the tables, `misses_first_simulated`, and that
+    at last, `misses_last_simulated`; and the rows of each table's cache: `rows_first`, `rows_best`, and `rows_running` at last.
     """
     if batches < 3 or units < 1:
         raise ArgumentError(f"a third of the batches warms caches up, so 3 at least and one unit, not {batches} and {units}")
@@ -121,39 +120,35 @@ def _compared(paths: list[str], ids: list[Ids], share: float, units: int, row_co
     cache_bytes = int(share * sum(len(np.unique(of_table)) for of_table in ids) * row_cost)
     unit_bytes = [number * cache_bytes // units for number in range(units + 1)]
     # A cache has whole chunks, so its rows are asked for, not computed.
-    simulated = [
-        _simulated(of_table, [_rows(TableSet([path], cache=own))[0] for own in unit_bytes])
-        for path, of_table in zip(paths, ids, strict=True)
-    ]
-    split = best_split([misses.tolist() for misses in simulated])
+    unit_rows = [[_rows(TableSet([path], cache=own))[0] for own in unit_bytes] for path in paths]
     running, rows_first, rows_running = _run(paths, ids, cache_bytes)
-
-    def static(cache_bytes: Sequence[int]) -> tuple[int, list[int]]:
-        """Misses of caches that stay as they are, and their rows: tables one after the other, since none depends on others."""
-        ran = [_run([path], [of_table], own) for path, of_table, own in zip(paths, ids, cache_bytes, strict=True)]
-        return sum(misses for misses, _, _ in ran), [own[0] for _, _, own in ran]
-
-    best, rows_best = static([unit_bytes[own] for own in split])
+    rows = zip(unit_rows, rows_first, rows_running, strict=True)
+    simulated = [_simulated(of_table, [*own, first, last]) for of_table, (own, first, last) in zip(ids, rows, strict=True)]
+    split = best_split([misses[:-2] for misses in simulated])
+    # Tables one after the other: none depends on others.
+    best = [_run([path], [of_table], unit_bytes[own]) for path, of_table, own in zip(paths, ids, split, strict=True)]
+    misses_best = sum(misses for misses, _, _ in best)
     return {
         "cache_bytes": cache_bytes,
         "lookups": sum(of_table[len(of_table) // 3 :].size for of_table in ids),
-        "misses_first": static([rows * row_cost for rows in rows_first])[0],
-        "misses_best": best,
-        "misses_best_simulated": sum(float(misses[own]) for misses, own in zip(simulated, split, strict=True)),
+        "misses_first_simulated": sum(misses[-2] for misses in simulated),
+        "misses_last_simulated": sum(misses[-1] for misses in simulated),
+        "misses_best_simulated": sum(misses[own] for misses, own in zip(simulated, split, strict=True)),
+        "misses_best": misses_best,
         "misses_running": running,
-        "ratio": running / best if best else None,
+        "ratio": running / misses_best if misses_best else None,
         "rows_first": rows_first,
-        "rows_best": rows_best,
+        "rows_best": [rows[0] for _, rows, _ in best],
         "rows_running": rows_running,
     }
 
 
-def _simulated(ids: Ids, rows: Sequence[int]) -> Counts:
+def _simulated(ids: Ids, rows: Sequence[int]) -> list[float]:
     """Misses of S3-FIFO after the first third, by rows of the cache."""
     numbers = ids.astype(np.uint64)
     warm = numbers[: len(numbers) // 3]
-    whole, before = (np.array(_native.cache_misses(some.ravel(), "s3-fifo", rows, 1.0)) for some in (numbers, warm))
-    return whole - before
+    whole, before = (_native.cache_misses(some.ravel(), "s3-fifo", rows, 1.0) for some in (numbers, warm))
+    return [misses - warming for misses, warming in zip(whole, before, strict=True)]
 
 
 def _run(paths: Sequence[str], ids: Sequence[Ids], cache_bytes: int) -> tuple[int, list[int], list[int]]:
