@@ -658,6 +658,7 @@ def test_turns_alternate_and_do_not_find_what_the_turn_before_has_looked_up_ahea
     contest = ladder._Contest(SMALL, uniform(SMALL, 50, 2), str(tmp_path), 3, 0)
     bags = Noted(contest.paths, cache=0)
     batches.update((id(batch), number) for number, batch in enumerate(contest.lookups))
+    contest.order = np.arange(50)
     ours, memory = contest._rounds(bags, 2, 1e-9)
     # Three batches that are not measured and one that is; three ahead of it when the turn ends.
     turns = [("outcore", range(7)), ("memory", range(4)), ("memory", range(7, 11)), ("outcore", range(7, 14))]

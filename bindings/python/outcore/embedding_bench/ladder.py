@@ -4,7 +4,8 @@ A rung is a cache with room for a part of the rows of the trace. The next batche
 other side are the same network and `torch.nn.EmbeddingBag` on tables in memory. Both sides take turns in rounds, so that a change
 of the machine's speed hits both, and a ratio is that of two turns beside each other. A turn begins with batches that are not
 measured, until as many are looked up ahead as when it ends. Before the rounds of a rung the whole trace is looked up once; then
-it is gone through again and again.
+batches are drawn from it at random, the same for both sides. In its own order, again and again, caches that are a little too
+small for all rows would find few of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from itertools import count, product
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +35,8 @@ from .traces import Trace, TraceFactory, _marked
 
 __all__ = ["SHARES", "WITHIN", "bench_ladder", "enough"]
 
+DRAWN = 1 << 16
+"""Batches, before the same ones come again."""
 SHARES = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.25)
 """Of the rows of a trace, for how many a cache is given memory. Whole chunks take up to an eighth less than that, and miss curves
 a sixteenth, so the last one has room for all rows."""
@@ -130,6 +134,7 @@ class _Contest:
         self.batch_size, self.ahead = trace.batch_size, ahead
         self.paths = table_files(spec, folder)
         self.lookups = [_tensors(trace, number) for number in range(trace.batches)]
+        self.order = np.random.default_rng(seed).integers(0, trace.batches, DRAWN)
         self.memory = in_memory(spec, folder)
         forgotten(self.paths)
         self.network = Model(spec, self.memory, seed=seed).eval().network
@@ -193,7 +198,7 @@ class _Contest:
         return self.batch_size * (number + 1 - self.ahead) / (now - begun), number + 1
 
     def _asked(self, number: int) -> list[Lookup]:
-        return self.lookups[number % len(self.lookups)]
+        return self.lookups[self.order[number % len(self.order)]]
 
     def _in_memory(self, first: int) -> Sums:
         for number in count(first):
