@@ -18,6 +18,7 @@ import click
 
 from . import (
     _dataset_commands,
+    _embedding_bench_commands,
     _embedding_commands,
     _knn_bench_commands,
     _native,
@@ -631,6 +632,7 @@ def _whole(text: str) -> int:
 for _command in (
     *_dataset_commands.COMMANDS,
     *_embedding_commands.COMMANDS,
+    *_embedding_bench_commands.COMMANDS,
     *_neighbor_commands.COMMANDS,
     *_spectra_commands.COMMANDS,
     *_spectra_bench_commands.COMMANDS,

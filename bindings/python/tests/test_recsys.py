@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import outcore as oc
-from outcore.embedding_bench import _stack
+from outcore.embedding_bench import _stack, splits
 from outcore.embedding_bench.clicks import Clicks, read_clicks
 from outcore.embedding_bench.models import DEEP_REC_SYS, MLPERF, MODELS, OPERATOR, ModelSpec, TableSpec
 from outcore.embedding_bench.reuse import (
@@ -29,13 +29,15 @@ from outcore.embedding_bench.reuse import (
 )
 from outcore.embedding_bench.tables import HEADER_BYTES, table_files
 from outcore.embedding_bench.traces import Locality, Trace, lru_hits, sequential, strided, top_hits, uniform
-from outcore.errors import ArgumentError, CorruptError, MissingError
+from outcore.errors import ArgumentError, CorruptError, MissingError, OverBudgetError
 
 torch = pytest.importorskip("torch")
+from outcore.embedding_bench.ladder import WITHIN, bench_ladder, enough  # noqa: E402
 from outcore.embedding_bench.load import bench_load  # noqa: E402
-from outcore.embedding_bench.modes import MODES, PageBags, TorchBags  # noqa: E402
+from outcore.embedding_bench.modes import MODES, PageBags, TableBags, TorchBags  # noqa: E402
 from outcore.embedding_bench.networks import Model  # noqa: E402
 from outcore.embedding_bench.run import WARM_UP, bench  # noqa: E402
+from outcore.embedding_bench.splits import bench_splits, best_split  # noqa: E402
 
 SMALL = ModelSpec("small", "dense", (TableSpec(500, 3), TableSpec(40, 1)), dim=8, dense=4, bottom=(8,), top=(6, 1))
 
@@ -486,7 +488,7 @@ def test_caching_a_few_rows_serves_half_of_the_look_ups() -> None:
 
 def test_the_command_measures_and_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from outcore._embedding_commands import MODE_NAMES, MODEL_NAMES, bench_embedding
+    from outcore._embedding_bench_commands import MODE_NAMES, MODEL_NAMES, bench_embedding
 
     assert tuple(MODES) == MODE_NAMES and (*MODELS, OPERATOR.name, MLPERF.name) == MODEL_NAMES
     log = click_log(tmp_path / "log.tsv.gz")
@@ -553,18 +555,244 @@ def test_requests_that_are_not_served_in_time_count_with_their_wait(tmp_path: Pa
             bench_load([SMALL], {"uniform": uniform}, {}, **{"rates": [1.0], **given, **wrong})
 
 
+def test_tables_tell_hits_since_they_were_asked_last(tmp_path: Path) -> None:
+    bags = TableBags(table_files(SMALL, tmp_path), cache=1 << 20)
+    batch = tensors(uniform(SMALL, 1, 8))
+    bags(batch)
+    assert bags.facts()["units_read"] > 0
+    bags.prefetch(batch)
+    bags(batch)
+    assert bags.facts() == {"hit_rate": 1.0, "units_read": 0}
+    assert bags.facts() == {"hit_rate": 0.0, "units_read": 0}
+
+
 def test_the_command_measures_latency_under_load(tmp_path: Path) -> None:
-    from outcore._embedding_commands import bench_embedding
+    pytest.importorskip("matplotlib")
+    from outcore._embedding_bench_commands import bench_embedding
 
     given = [str(tmp_path), "--scratch", str(tmp_path), "--memory", "32MiB", "--model", "RMC3", "--scale", "0.005"]
     given += ["--batch-size", "2", "--batches", "20", "--seconds", "0.3", "--rate", "50", "--rate", "4000", "--clients", "3"]
     modes = ["--mode", "map", "--mode", "outcore"]
-    ran = CliRunner().invoke(bench_embedding, [*given, *modes, "--results", str(tmp_path / "all.json")])
+    files = ["--results", str(tmp_path / "all.json"), "--figures", str(tmp_path)]
+    ran = CliRunner().invoke(bench_embedding, [*given, *modes, *files])
     assert ran.exit_code == 0, ran.output
     assert "p99.9 ms" in ran.output and ran.output.count("RMC3 K=1 outcore") == 2
+    assert "latencies-RMC3-K1-2.png" in ran.output and (tmp_path / "latencies-RMC3-K1-2.png").stat().st_size > 10_000
     found = json.loads((tmp_path / "all.json").read_text())
     assert [one["mode"] for one in found] == ["map"] * 2 + ["outcore"] * 2
     assert [one["offered_per_s"] for one in found] == [50, 4000] * 2
     assert [one["latency_p999_s"] is None for one in found] == [True, False, True, False] and found[-1]["hit_rate"] > 0
     ran = CliRunner().invoke(bench_embedding, [*given, "--mode", "pages"])
     assert ran.exit_code == 2 and "one row at a time" in ran.output
+
+
+def test_latencies_are_drawn_by_rate_and_percentile() -> None:
+    pytest.importorskip("matplotlib")
+    from outcore.embedding_bench.figures import latencies
+
+    case = {"model": "RMC3", "trace": "K=1", "batch_size": 1, "clients": 4}
+    some = [
+        {
+            **case,
+            "mode": mode,
+            "offered_per_s": rate,
+            "latency_p50_s": cost,
+            "latency_p99_s": 2 * cost,
+            "latency_p999_s": 3 * cost if rate > 10 else None,
+            "unserved": 7 if rate == 1000 else 0,
+        }
+        for mode, cost in (("map", 1e-2), ("outcore", 1e-3))
+        for rate in (1000, 10, 100)
+    ]
+    (axes,) = latencies(some).axes
+    curves = {str(line.get_label()): line for line in axes.lines}
+    assert {"map, p50", "map, p99", "map, p99.9", "outcore, p50", "outcore, p99", "outcore, p99.9"} <= set(curves)
+    assert curves["outcore, p99"].get_xdata().tolist() == [10, 100, 1000]
+    assert curves["outcore, p99.9"].get_ydata() == pytest.approx([3e-3, 3e-3])
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == 6 and all(line.get_xdata().tolist() == [1000] for line in hollow)
+
+
+# The ladder
+
+
+def test_a_ladder_goes_from_no_rows_to_all_in_memory(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    given: dict[str, Any] = {"folder": tmp_path, "batch_sizes": [8], "batches": 12, "seconds": 0.05, "rounds": 3, "ahead": 2}
+    found = bench_ladder([SMALL], {"uniform": uniform}, shares=(0.0, 0.4, 1.25), threads=1, told=told.append, **given)
+    none, some, all_rows = found
+    assert found == told and all(one["agrees"] and one["threads"] == 1 and one["rounds"] == 3 for one in found)
+    assert none["hit_rate"] == 0 and none["cached_rows"] == 0 and none["units_read"] > 0
+    assert 0 < some["hit_rate"] < 1 and 0 < some["cached_rows"] < some["unique_rows"]
+    assert all_rows["hit_rate"] == 1 and all_rows["units_read"] == 0 and all_rows["cached_rows"] == all_rows["unique_rows"]
+    for one in found:
+        assert 0 < one["ratio_min"] <= one["ratio"] and one["samples_per_s"] > 0 and one["memory_samples_per_s"] > 0
+    json.dumps(found)
+    with pytest.raises(OverBudgetError, match="rows of tables in memory"):
+        bench_ladder([SMALL], {"uniform": uniform}, shares=(10_000.0,), **given)
+    for wrong in ({"rounds": 0}, {"ahead": 0}, {"seconds": 0.0}, {"shares": (-0.1,)}, {"shares": (float("inf"),)}):
+        with pytest.raises(ArgumentError):
+            bench_ladder([SMALL], {"uniform": uniform}, **{**given, **wrong})
+
+
+def test_turns_alternate_and_do_not_find_what_the_turn_before_has_looked_up_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outcore.embedding_bench import ladder
+
+    asked: list[tuple[str, int]] = []
+    batches: dict[int, int] = {}
+
+    class Noted(TableBags):
+        def submit(self, lookups: Any) -> Any:
+            asked.append(("outcore", batches[id(lookups)]))
+            return super().submit(lookups)
+
+    class Memory(TorchBags):
+        def __call__(self, lookups: Any) -> Any:
+            asked.append(("memory", batches[id(lookups)]))
+            return super().__call__(lookups)
+
+    monkeypatch.setattr(ladder, "TableBags", Noted)
+    monkeypatch.setattr(ladder, "in_memory", lambda spec, folder: Memory([np.load(path) for path in table_files(spec, folder)]))
+    contest = ladder._Contest(SMALL, uniform(SMALL, 50, 2), str(tmp_path), 3, 0)
+    bags = Noted(contest.paths, cache=0)
+    batches.update((id(batch), number) for number, batch in enumerate(contest.lookups))
+    contest.order = np.arange(50)
+    ours, memory = contest._rounds(bags, 2, 1e-9)
+    # Three batches that are not measured and one that is; three ahead of it when the turn ends.
+    turns = [("outcore", range(7)), ("memory", range(4)), ("memory", range(7, 11)), ("outcore", range(7, 14))]
+    assert asked == [(side, number) for side, numbers in turns for number in numbers]
+    assert len(ours) == len(memory) == 2 and min(*ours, *memory) > 0
+
+
+def test_enough_is_the_hit_rate_from_which_on_all_are_near_memory() -> None:
+    def rungs(*points: tuple[float, float]) -> list[dict[str, Any]]:
+        return [{"hit_rate": rate, "ratio": ratio} for rate, ratio in points]
+
+    near, far = 1 / WITHIN + 1e-3, 1 / WITHIN - 1e-3
+    assert enough(rungs((0.0, 0.2), (0.7, near), (1.0, 1.2))) == 0.7
+    assert enough(rungs((1.0, 1.2), (0.5, far), (0.2, near), (0.9, near))) == 0.9
+    assert enough(rungs((0.0, near), (1.0, near))) == 0.0
+    assert enough(rungs((0.5, near), (1.0, near), (1.0, far))) is None
+    assert enough([]) is None
+
+
+def test_hit_rates_are_drawn_with_the_line_that_counts() -> None:
+    pytest.importorskip("matplotlib")
+    from outcore.embedding_bench.figures import hit_rates
+
+    some = [
+        {"model": model, "trace": trace, "batch_size": 64, "hit_rate": rate, "ratio": 0.5 + rate / 2}
+        for model in MODELS
+        for trace in ("uniform", "K=1")
+        for rate in (1.0, 0.0, 0.5)
+    ]
+    panels = hit_rates(some, WITHIN).axes
+    assert [axes.get_title() for axes in panels] == ["uniform ids", "K=1 ids"]
+    for axes in panels:
+        *models, line = axes.lines
+        assert [one.get_label() for one in models] == list(MODELS) and line.get_label() == "1/1.1"
+        assert len({(one.get_color(), one.get_marker()) for one in models}) == len(MODELS)
+        assert line.get_ydata()[0] == pytest.approx(1 / 1.1)
+        assert models[0].get_xdata().tolist() == [0, 0.5, 1] and models[0].get_ydata().tolist() == [0.5, 0.75, 1]
+
+
+def test_the_command_finds_from_which_hit_rate_on_a_model_is_near_memory(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from outcore._embedding_bench_commands import bench_embedding
+
+    given = [str(tmp_path), "--scratch", str(tmp_path), "--memory", "32MiB", "--model", "NCF", "--scale", "0.005", "--ladder"]
+    given += ["--batch-size", "4", "--batches", "6", "--seconds", "0.1", "--threads", "1"]
+    ran = CliRunner().invoke(bench_embedding, [*given, "--figures", str(tmp_path), "--results", str(tmp_path / "all.json")])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads((tmp_path / "all.json").read_text())
+    assert [one["share"] for one in found] == [0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1, 1.25] and found[-1]["hit_rate"] == 1
+    rate = enough(found)
+    told = "not within 1.1 x" if rate is None else f"within 1.1 x of memory from a hit rate of {rate:.1%} on"
+    assert f"NCF K=1, batches of 4: {told}" in ran.output
+    assert (tmp_path / "hit-rates.png").stat().st_size > 10_000 and "hit-rates.png" in ran.output
+    ran = CliRunner().invoke(bench_embedding, [*given, "--json"])
+    assert ran.exit_code == 0, ran.output
+    (case,) = json.loads(ran.output)["enough"]
+    assert (case["model"], case["trace"], case["batch_size"]) == ("NCF", "K=1", 4)
+    ran = CliRunner().invoke(bench_embedding, [*given, "--rate", "10"])
+    assert ran.exit_code == 2 and "--rate and --ladder" in ran.output
+
+
+# Splits
+
+
+def test_the_best_split_is_that_of_all_splits() -> None:
+    random = np.random.default_rng(3)
+    for tables, units in ((1, 5), (2, 9), (3, 6)):
+        misses = np.sort(random.integers(0, 100, (tables, units + 1)), 1)[:, ::-1]
+        every = (split for split in np.ndindex(*(units + 1,) * tables) if sum(split) <= units)
+        least = min(sum(own[count] for own, count in zip(misses, split, strict=True)) for split in every)
+        found = best_split(misses.tolist())
+        assert sum(found) <= units and sum(own[count] for own, count in zip(misses, found, strict=True)) == least
+
+
+def popular(exponent: float) -> Any:
+    """Row numbers as probable as their rank to the power of minus `exponent`."""
+
+    def ids(spec: ModelSpec, batches: int, batch_size: int, seed: int) -> Trace:
+        random, made = np.random.default_rng(seed), []
+        for table in spec.tables:
+            shares = np.arange(1.0, table.rows + 1) ** -exponent
+            made.append(random.choice(table.rows, (batches, batch_size, table.lookups), p=shares / shares.sum()))
+        return Trace(spec, tuple(made))
+
+    return ids
+
+
+def test_memory_split_while_running_misses_little_more_than_the_best_split_of_as_many_rows(tmp_path: Path) -> None:
+    """Of one table few rows are popular, of the other one nearly all alike. Memory is split anew once, as the trace ends."""
+    spec = ModelSpec("split", "pooled", (TableSpec(2000, 20),) * 2, dim=2048)
+    ids = splits._mixed(spec, [popular(1.0), popular(0.2)], (108,), 64, 0)
+    _, first, last = splits._run(table_files(spec, tmp_path), ids, 16 << 20)
+    assert first[0] == first[1] and last[0] < first[0] < last[1]
+    units = [unit * sum(last) // 20 for unit in range(21)]
+    misses = [splits._simulated(of_table, [*units, *rows]) for of_table, *rows in zip(ids, first, last, strict=True)]
+    split = best_split([own[:-2] for own in misses])
+    best = sum(own[count] for own, count in zip(misses, split, strict=True))
+    at_first, at_last = (sum(own[place] for own in misses) for place in (-2, -1))
+    assert at_last <= 1.05 * best and at_first > 1.25 * best
+
+
+def test_splits_are_compared_while_popularity_is_steady_and_where_it_changes(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    first, second = Locality(0, lines=400, spacing=1), uniform
+    spec = ModelSpec("small", "pooled", (TableSpec(400, 4), TableSpec(300, 4)), dim=8)
+    given: dict[str, Any] = {"folder": tmp_path, "batch_sizes": [8], "units": 10, "told": told.append}
+    found = bench_splits([spec], {"a": second, "b": second}, 0.5, batches=9, **given)
+    assert found == told and [one["popularity"] for one in found] == ["steady", "changes"]
+    for one in found:
+        # Caches this small stay as they are.
+        assert one["rows_running"] == one["rows_first"] and one["misses_last_simulated"] == one["misses_first_simulated"]
+        assert one["lookups"] == 6 * 8 * 8 and 0 < one["misses_best"] <= one["lookups"] and one["traces"] == ["a", "b"]
+        assert one["ratio"] == one["misses_running"] / one["misses_best"]
+        assert one["misses_best_simulated"] <= one["misses_first_simulated"]
+    json.dumps(found)
+    mixed = splits._mixed(spec.varied(tables=2), [first, second], (6, 3), 8, 0)
+    one, other = (factory(spec.varied(tables=2), 3, 8, 1) for factory in (first, second))
+    assert np.array_equal(mixed[0][6:], other.ids[0]) and np.array_equal(mixed[1][6:], one.ids[1])
+    for wrong in ({"batches": 2}, {"units": 0}):
+        with pytest.raises(ArgumentError):
+            bench_splits([spec], {"a": second}, 0.5, **{**given, **wrong})
+    with pytest.raises(ArgumentError, match="of 0 traces"):
+        bench_splits([spec], {}, 0.5, **given)
+
+
+def test_the_command_compares_splits(tmp_path: Path) -> None:
+    from outcore._embedding_bench_commands import bench_embedding
+
+    given = [str(tmp_path), "--scratch", str(tmp_path), "--memory", "32MiB", "--model", "NCF", "--scale", "0.005"]
+    given += ["--batch-size", "4", "--batches", "6", "--trace", "uniform", "--trace", "K=1", "--split", "0.5"]
+    ran = CliRunner().invoke(bench_embedding, given)
+    assert ran.exit_code == 0, ran.output
+    assert "NCF uniform+K=1, popularity steady" in ran.output and "popularity changes" in ran.output
+    assert ran.output.count("best static split") == 2
+    ran = CliRunner().invoke(bench_embedding, [*given, "--json"])
+    assert ran.exit_code == 0, ran.output
+    assert [one["traces"] for one in json.loads(ran.output)["results"]] == [["uniform", "K=1"]] * 2

@@ -6,13 +6,15 @@
 6   the models, by mode
 
 The paper's times in the drive (the stacked parts of its figure 8) and of its near-data mode have no counterpart here. Each
-function returns a figure of matplotlib; `draw` writes all that a list of results has.
+function returns a figure of matplotlib; `draw` writes all that a list of results has. Two are not of the paper: `latencies`, from
+what `bench_load` returns, and `hit_rates`, from what `bench_ladder` returns; `draw_latencies` and `draw_hit_rates` write them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,14 +33,27 @@ try:
 except ImportError as error:
     raise ImportError("outcore.embedding_bench.figures needs matplotlib: pip install matplotlib") from error
 
-__all__ = ["draw", "figure3", "figure4", "figure5", "figure6", "figure8", "figure10", "figure11"]
+__all__ = [
+    "draw",
+    "draw_hit_rates",
+    "draw_latencies",
+    "figure3",
+    "figure4",
+    "figure5",
+    "figure6",
+    "figure8",
+    "figure10",
+    "figure11",
+    "hit_rates",
+    "latencies",
+]
 
 Results = Sequence[dict[str, Any]]
 Floats = npt.NDArray[np.float64]
 
 INK, MUTED, GRID = "#16202e", "#56616f", "#e6e9ee"
-COLOURS = ("#0b7a75", "#d9622b", "#3b6fb6", "#8f5bb5", "#c9a227", "#4d9a3f")
-MARKS = "osD^vP"
+COLOURS = ("#0b7a75", "#d9622b", "#3b6fb6", "#8f5bb5", "#c9a227", "#4d9a3f", "#7a4b2a", "#d0508e")
+MARKS = "osD^vPX*"
 STYLE: Any = {
     "font.size": 9.5,
     "text.color": INK,
@@ -76,6 +91,24 @@ def draw(results: Results, folder: PathLike) -> list[str]:
     for baseline in ("pages", "map"):
         if {mode, baseline} <= set(modes) and mode != baseline:
             made += _compared(results, baseline, mode)
+    return _written(made, folder)
+
+
+def draw_latencies(results: Results, folder: PathLike) -> list[str]:
+    """Writes, as a PNG file for each model, trace and size of a request, the `latencies`; returns the paths."""
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for one in results:
+        name = f"latencies-{one['model']}-{one['trace']}-{one['batch_size']}".replace(" ", "-").replace("=", "")
+        cases.setdefault(name, []).append(one)
+    return _written([(name, partial(latencies, some)) for name, some in cases.items()], folder)
+
+
+def draw_hit_rates(results: Results, folder: PathLike, within: float) -> list[str]:
+    """Writes `hit_rates` as a PNG file; returns its path."""
+    return _written([("hit-rates", partial(hit_rates, results, within))], folder)
+
+
+def _written(made: Sequence[tuple[str, Callable[[], Figure]]], folder: PathLike) -> list[str]:
     paths = []
     for name, figure in made:
         paths.append(os.path.join(os.fsdecode(folder), f"{name}.png"))
@@ -318,6 +351,70 @@ def _curve(axes: Axes, points: list[tuple[int, float]], number: int, label: str 
     ordered = sorted(points)
     x, y = [at for at, _ in ordered], [speed for _, speed in ordered]
     axes.plot(x, y, color=COLOURS[number], marker=MARKS[number], markersize=4, label=label)
+
+
+# Not of the paper
+
+PERCENTILES = (("p50", "-"), ("p99", "--"), ("p999", ":"))
+
+
+def latencies(results: Results) -> Figure:
+    """Latency of one model's look-ups on one trace by the requests that arrive: a line for each mode and percentile."""
+    with rc_context(STYLE):
+        made, (axes,) = _panels(1, 6.4, 4.2)
+        for number, mode in enumerate(_seen(results, "mode")):
+            here = sorted((one for one in results if one["mode"] == mode), key=lambda one: float(one["offered_per_s"]))
+            style: Any = {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)], "markersize": 4}
+            for name, line in PERCENTILES:
+                key = f"latency_{name}_s"
+                known = [one for one in here if one[key] is not None]
+                if not known:
+                    continue
+                label = f"{mode}, p{'99.9' if name == 'p999' else name[1:]}"
+                axes.plot([one["offered_per_s"] for one in known], [one[key] for one in known], line, label=label, **style)
+                late = [one for one in known if one["unserved"]]
+                hollow: Any = {**style, "linestyle": "none", "markerfacecolor": "white", "zorder": 3}
+                axes.plot([one["offered_per_s"] for one in late], [one[key] for one in late], **hollow)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(_time))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_locator(FixedLocator(sorted(_seen(results, "offered_per_s"))))
+        axes.set(xlabel="requests that arrive in a second", ylabel="from arrival to result (hollow: some not served)")
+        axes.legend(fontsize=8)
+        one = results[0]
+        size, clients = one["batch_size"], one["clients"]
+        axes.set_title(
+            f"{one['model']}, {one['trace']} ids: look-ups under an offered load\n"
+            f"(requests of {size} {'sample' if size == 1 else 'samples'}, {clients} {'client' if clients == 1 else 'clients'})",
+            fontsize=10,
+        )
+        return made
+
+
+def hit_rates(results: Results, within: float) -> Figure:
+    """Speed against tables in memory by hit rate: a line for each model, and that of `within` times as long as in memory."""
+    with rc_context(STYLE):
+        made, panels = _panels(len(_seen(results, "trace")), 4.8, 4.2, sharey=True)
+        sizes = _seen(results, "batch_size")
+        cases = list(dict.fromkeys((one["model"], one["batch_size"]) for one in results))
+        for axes, trace in zip(panels, _seen(results, "trace"), strict=True):
+            for number, (model, size) in enumerate(cases):
+                here = [one for one in results if (one["model"], one["batch_size"], one["trace"]) == (model, size, trace)]
+                points = sorted((one["hit_rate"], one["ratio"]) for one in here)
+                x, y = [rate for rate, _ in points], [ratio for _, ratio in points]
+                label = model if len(sizes) == 1 else f"{model}, {size} samples"
+                mark, colour = MARKS[number % len(MARKS)], COLOURS[number % len(COLOURS)]
+                axes.plot(x, y, color=colour, marker=mark, markersize=4, label=label)
+            axes.axhline(1 / within, color=MUTED, linewidth=1, linestyle="--", label=f"1/{within:g}")
+            axes.xaxis.set_major_formatter(_PERCENT)
+            axes.set(xlabel="look-ups that find their row in the cache", title=f"{trace} ids", xlim=(-0.03, 1.03), ylim=(0, None))
+        panels[0].set_ylabel("samples a second, over those in memory")
+        made.suptitle("Models with their tables on SSD, against tables in memory", fontsize=11)
+        made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        return made
 
 
 # Pieces

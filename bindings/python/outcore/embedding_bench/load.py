@@ -77,7 +77,8 @@ def bench_load(
     -------
     A dict for each of these: `model`, `trace`, `mode`, `batch_size`, `clients`, `dim`, `tables`, `lookups`,
     `table_bytes`; `offered_per_s`, and `served_per_s` of them; `requests`, of which `unserved`; `latency_p50_s`, `latency_p99_s`,
-    `latency_p999_s` (None for fewer than 1,000 requests), `latency_max_s`; and what the mode tells, such as its hit rate.
+    `latency_p999_s` (None for fewer than 1,000 requests), `latency_max_s`; and what the mode tells of the requests at this rate,
+    such as their hit rate. `outcore.embedding_bench.figures.draw_latencies` draws them.
     """
     if clients < 1 or batches < 2 or not seconds > 0:
         raise ArgumentError(f"at least one client, two batches and some time, not {clients}, {batches} and {seconds} s")
@@ -104,15 +105,17 @@ def _loaded(
 ) -> Iterator[dict[str, Any]]:
     """The results at each rate, with the caches that the rates before have left."""
     warm, requests = asked[: len(asked) // 2], asked[len(asked) // 2 :]
+    facts = getattr(bags, "facts", dict)
     try:
         with torch.inference_mode():
             for batch in warm:
                 bags(batch)
+        facts()
         for rate in rates:
             count = max(1, round(rate * seconds))
             arrivals = np.random.default_rng(seed).exponential(1 / rate, count).cumsum()
             latency, end = _latency(bags, requests, arrivals, clients, 2 * seconds)
-            yield {"offered_per_s": rate, **_told(latency, arrivals, end), **getattr(bags, "facts", dict)()}
+            yield {"offered_per_s": rate, **_told(latency, arrivals, end), **facts()}
     finally:
         getattr(bags, "close", _nothing)()
 

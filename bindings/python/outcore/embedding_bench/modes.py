@@ -40,7 +40,8 @@ __all__ = [
 
 ModeFactory = Callable[[ModelSpec, str], Bags]
 """Called with a model and the folder of its tables. What it returns may have `prefetch(lookups)`, called with the look-ups of the
-next batch before the network of this one runs; `facts()`, a dict that is added to the result, as of hit rates; and `close()`."""
+next batch before the network of this one runs; `facts()`, a dict that is added to the result, as of hit rates since the last
+call; and `close()`."""
 
 PAGE_BYTES = 4096
 
@@ -130,18 +131,23 @@ def pages(spec: ModelSpec, folder: str) -> Bags:
 
 
 class TableBags:
-    """This library's tables, all of a model in one set: a call reads for all of them at once."""
+    """This library's tables, all of a model in one set: a call reads for all of them at once. Options are those of `TableSet`."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.tables = TableSet(paths)
+    def __init__(self, paths: Sequence[str], *, cache: int | None = None, readers: int = 2) -> None:
+        self.tables = TableSet(paths, cache=cache, readers=readers)
         self.ahead: tuple[Sequence[Lookup], PendingLookUp] | None = None
+        self._told = (0, 0, 0)
 
     def _features(self, lookups: Sequence[Lookup]) -> list[Feature]:
         return [Feature(number, ids, offsets) for number, (ids, offsets) in enumerate(lookups)]
 
+    def submit(self, lookups: Sequence[Lookup]) -> PendingLookUp:
+        """Looks a batch up while the caller computes."""
+        return self.tables.submit(self._features(lookups))
+
     def prefetch(self, lookups: Sequence[Lookup]) -> None:
         """Looks the next batch up while the network of this one runs."""
-        self.ahead = lookups, self.tables.submit(self._features(lookups))
+        self.ahead = lookups, self.submit(lookups)
 
     def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
         ahead, self.ahead = self.ahead, None
@@ -150,19 +156,21 @@ class TableBags:
         return _tensors(self.tables.look_up(self._features(lookups)))
 
     def facts(self) -> dict[str, Any]:
+        """Hit rate, and units that were read, since the last call."""
         known = self.tables.statistics.values()
-        looked_up = sum(one.looked_up for one in known)
-        hits = sum(one.hits for one in known)
-        return {"hit_rate": hits / looked_up if looked_up else 0.0, "units_read": sum(one.units_read for one in known)}
+        now = (sum(one.looked_up for one in known), sum(one.hits for one in known), sum(one.units_read for one in known))
+        looked_up, hits, units_read = (count - before for count, before in zip(now, self._told, strict=True))
+        self._told = now
+        return {"hit_rate": hits / looked_up if looked_up else 0.0, "units_read": units_read}
 
 
 def _tensors(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Tensor]:
     return [torch.from_numpy(array) for array in arrays]
 
 
-def outcore(spec: ModelSpec, folder: str) -> Bags:
+def outcore(spec: ModelSpec, folder: str, *, readers: int = 2) -> Bags:
     """This library's tables, in the default session, on the files as they are."""
-    return TableBags(table_files(spec, folder))
+    return TableBags(table_files(spec, folder), readers=readers)
 
 
 MODES: dict[str, ModeFactory] = {
