@@ -1,5 +1,5 @@
 # build   the environment in .venv, with the package and what the demo needs
-# demo    components of 70,000 images within 32 MiB, clusters of 63,436 texts within 256 MiB, told in report.html
+# demo    components of 70,000 images within 32 MiB, clusters and topics of 63,436 texts within 256 MiB, told in report.html
 # test    everything; ends with the counts
 # bench   the headline table of bench/README.md, measured here: 45 minutes, 15 GB of disk, and fio from the system's packages
 # rivals  what the other cases of `python -m bench --all` need besides: other libraries in environments of their own

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, neighbors, pca, placement, products, reads, rows, samples, sparse, spectra, streams, tables
+from cases import (
+    fits,
+    kmeans,
+    neighbors,
+    pca,
+    placement,
+    products,
+    reads,
+    rows,
+    samples,
+    sparse,
+    spectra,
+    streams,
+    tables,
+    topics,
+)
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
@@ -20,6 +35,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     **kmeans.BUILDERS,
     **neighbors.BUILDERS,
     **spectra.BUILDERS,
+    **topics.BUILDERS,
     **reads.BUILDERS,
     **fits.BUILDERS,
 }

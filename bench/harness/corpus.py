@@ -60,6 +60,7 @@ class Block:
 
     rows: Ints
     words: npt.NDArray[np.int32]
+    counts: Ints
     values: npt.NDArray[np.float32]
     ends: Ints
     """Where each row ends among the entries of the block."""
@@ -145,11 +146,11 @@ def drawn(real: Corpus, rows: int, wanted: int, random: np.random.Generator) -> 
         raise ValueError(f"{rows} rows are too few for {wanted} entries: {len(place)} were drawn")
     left = np.ones(len(place), bool)
     left[random.choice(len(place), len(place) - wanted, replace=False)] = False
-    row_of, words = np.divmod(place[left], columns)
-    values = counts[left] * real.inverse_frequency[words]
+    (row_of, words), counts = np.divmod(place[left], columns), counts[left]
+    values = counts * real.inverse_frequency[words]
     values /= np.sqrt(np.bincount(row_of, values * values, rows))[row_of]
     ends = np.cumsum(np.bincount(row_of, minlength=rows))
-    return Block(row_of, words.astype(np.int32), values.astype(np.float32), ends, real.labels[sources[:, 0]])
+    return Block(row_of, words.astype(np.int32), counts, values.astype(np.float32), ends, real.labels[sources[:, 0]])
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:

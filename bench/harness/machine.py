@@ -15,7 +15,10 @@ from typing import Any
 
 from harness.model import ROOT
 
-PACKAGES = ("outcore", "numpy", "scipy", "scikit-learn", "torch", "dask", "dask-ml", "h5py", "zarr", "mkl", "matplotlib")
+PACKAGES = (
+    *("outcore", "numpy", "scipy", "scikit-learn", "torch", "dask", "dask-ml", "h5py", "zarr", "mkl", "matplotlib"),
+    *("gensim", "tomotopy"),
+)
 MADE_HERE = ("bench/results/", "bench/README.md")
 """By every run: neither is code."""
 VARIABLES = re.compile(r"^(OPENBLAS|MKL|OMP|BLIS|GOTO|OUTCORE|MALLOC)")

@@ -93,6 +93,43 @@ class SparseFolder:
 
 
 @dataclass(frozen=True)
+class TopicFolder:
+    """Counts of words in CSR for topic models, split by documents before anything else: `learned` and `held-out`, nine to one.
+
+    Documents of the real corpus, each once, or `drawn` from it; the path tells which, and how many.
+    """
+
+    path: str
+    documents: int
+    drawn: bool = False
+    seed: int = 0
+
+    entries_per_document: ClassVar[float] = 25.0
+    """Of documents that are drawn, in the words that are kept."""
+
+    @property
+    def learned(self) -> str:
+        return f"{self.path}/learned"
+
+    @property
+    def held_out(self) -> str:
+        return f"{self.path}/held-out"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(f"{self.learned}/{name}.npy" for name in ("indptr", "indices", "data"))
+
+    @property
+    def learned_documents(self) -> int:
+        return self.documents - self.documents // 10
+
+    @property
+    def learned_bytes(self) -> int:
+        """Nearly, of documents that are drawn."""
+        return round(8 * self.learned_documents * (1 + self.entries_per_document))
+
+
+@dataclass(frozen=True)
 class ZipfFolder:
     """A matrix in CSR whose rows have `per_row` entries each, by chance; the path tells all of it."""
 
@@ -263,7 +300,9 @@ class Case:
     legs: Sequence[Leg]
     comparisons: Sequence[Comparison]
     bound: Bound = field(default_factory=Bound)
-    files: Sequence[DataFile | RowsCopy | SparseFolder | ZipfFolder | LibsvmFile | SampleSet | RandomFile | BagTrace] = ()
+    files: Sequence[
+        DataFile | RowsCopy | SparseFolder | TopicFolder | ZipfFolder | LibsvmFile | SampleSet | RandomFile | BagTrace
+    ] = ()
     limit_over_bytes: int | None = None
     """The process limit, without the margin and without what interpreter and imports of a leg take."""
     needs: tuple[str, ...] = ()

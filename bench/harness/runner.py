@@ -22,7 +22,7 @@ from typing import Any
 
 from outcore.demo import limit
 
-from harness import corpus, data, device, machine, rows, samples, traces, zipf
+from harness import corpus, data, device, machine, rows, samples, topic_corpus, traces, zipf
 from harness.model import (
     MIB,
     RIVALS,
@@ -37,6 +37,7 @@ from harness.model import (
     RowsCopy,
     SampleSet,
     Skip,
+    TopicFolder,
     ZipfFolder,
     relative,
 )
@@ -110,6 +111,7 @@ def make(file: Any) -> None:
         SampleSet: samples.make,
         RandomFile: device.make,
         BagTrace: traces.make,
+        TopicFolder: topic_corpus.make,
         ZipfFolder: zipf.make,
     }
     makers.get(type(file), corpus.make)(file, ROOT)  # type: ignore[operator]
@@ -275,7 +277,7 @@ def without_device(case: Case) -> Case:
 def check_needs(case: Case) -> None:
     if "cc" in case.needs and shutil.which("cc") is None:
         raise Skip("no C compiler is installed")
-    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr", "rocksdict", "faiss", "sparse_dot_topn"):
+    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr", "rocksdict", "faiss", "sparse_dot_topn", "gensim", "tomotopy"):
         if package in case.needs and find_spec(package) is None:
             raise Skip(f"{package} is not installed; make rivals does that")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):

@@ -103,7 +103,7 @@ def target_rows(runs: list[Case]) -> list[list[str]]:
         reached, words = ratio_in_words(found, target)
         rows.append([comparison["against"], f"{target:g}" if target else "", reached, words])
     for run in runs[-1:]:
-        rows += [*bound_rows(runs), *bytes_rows(run), *measure_rows(run), *variance_rows(run)]
+        rows += [*bound_rows(runs), *bytes_rows(run), *measure_rows(run), *quality_rows(run)]
     return rows
 
 
@@ -170,25 +170,29 @@ def measure_rows(run: Case) -> list[list[str]]:
     return rows
 
 
-def variance_rows(run: Case) -> list[list[str]]:
-    shares = {leg["name"]: results.first(leg, "captured_variance") for leg in run["legs"]}
-    told = {name: share for name, share in shares.items() if share is not None}
-    if len(told) < 2:
-        return []
-    (ours, own), *others = told.items()
-    best = max(share for _, share in others)
-    # Rounding in the check itself, 8192 rows in double precision, is far below this.
-    word = "reached" if own >= best - 1e-6 else "missed"
-    return [["captured variance of the rivals", f"{best:.6f}", f"{own:.6f}", f"{word} ({ours})"]]
+QUALITIES = {"captured_variance": ("captured variance", 6), "npmi": ("NPMI", 3)}
+"""What legs tell of their results, in words, and the digits that count: rounding in the check itself is far below."""
+
+
+def quality_rows(run: Case) -> list[list[str]]:
+    rows = []
+    for key, (words, digits) in QUALITIES.items():
+        found = {leg["name"]: results.first(leg, key) for leg in run["legs"]}
+        told = {name: value for name, value in found.items() if value is not None}
+        if len(told) >= 2:
+            (ours, own), *others = told.items()
+            best = max(value for _, value in others)
+            word = "reached" if own >= best - 10**-digits else "missed"
+            rows.append([f"{words} of the rivals", f"{best:.{digits}f}", f"{own:.{digits}f}", f"{word} ({ours})"])
+    return rows
 
 
 def run_section(run: Case) -> str:
     heads = ["leg", run["unit"], "lowest to highest", "rounds", "GiB read", "GiB written", "of the bound's bytes"]
     heads += ["of the bound", "cores busy", "peak memory", "unevenness"]
     rows = [leg_row(run, leg) for leg in run["legs"]]
-    notes = [
-        f"- {note}" for note in [*limit_notes(run), *run["notes"], *sweep_notes(run), *prepare_notes(run), *variance_notes(run)]
-    ]
+    told = [*limit_notes(run), *run["notes"], *sweep_notes(run), *prepare_notes(run), *variance_notes(run), *topic_notes(run)]
+    notes = [f"- {note}" for note in told]
     began = f"### {run['case']}, {run['started'][:16].replace('T', ' ')}"
     tables = [table(heads, rows), *parts_table(run)]
     return "\n\n".join([began, f"Code: {code(run)}. {bound_text(run)}", *tables, *(["\n".join(notes)] if notes else [])])
@@ -301,6 +305,15 @@ def variance_notes(case: Case) -> list[str]:
         captured, own = results.first(leg, "captured_variance"), results.first(leg, "explained_variance_ratio")
         if captured is not None:
             notes.append(f"{leg['name']}: captured variance {captured:.6f}, its own explained_variance_ratio_ sums to {own:.6f}.")
+    return notes
+
+
+def topic_notes(case: Case) -> list[str]:
+    notes = []
+    for leg in case["legs"]:
+        npmi, diversity = results.first(leg, "npmi"), results.first(leg, "diversity")
+        if npmi is not None:
+            notes.append(f"{leg['name']}: NPMI {npmi:.3f} on documents held out, diversity {diversity:.2f}.")
     return notes
 
 

@@ -473,6 +473,7 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 @click.option("--text-memory", default="256MiB", show_default=True, metavar="SIZE", help="... and for the texts.")
 @click.option("--components", type=click.IntRange(1), default=50, show_default=True, help="Principal components of the images.")
 @click.option("--clusters", type=click.IntRange(2), default=32, show_default=True, help="Clusters of the texts.")
+@click.option("--topics", type=click.IntRange(1), default=32, show_default=True, help="Topics of the texts.")
 @click.option("--dimensions", type=click.IntRange(2), default=4096, show_default=True, help="Numbers that stand for a text.")
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Rounds of k-means at most.")
 @click.option("--output", type=PATH, default="report.html", show_default=True)
@@ -489,7 +490,7 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 @click.option("--explain", is_flag=True, help="Say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def demo(explain: bool, as_json: bool, **options: Any) -> None:
-    """Compute components of images and clusters of texts, larger than the memory allowed, and write an HTML report."""
+    """Compute components of images, clusters and topics of texts, larger than the memory allowed, and write an HTML report."""
     if explain:
         say({name: value for name, value in options.items() if value is not None}, as_json)
         return

@@ -198,7 +198,7 @@ def test_errors_are_one_line(folder: Path) -> None:
 def test_the_demo_can_be_explained(folder: Path) -> None:
     found = run_json("demo", "--explain", "--only", "text", "--clusters", "20")
     assert (found["memory"], found["text_memory"], found["only"], found["clusters"]) == ("32MiB", "256MiB", "text", 20)
-    for words in (("--only", "sound"), ("--clusters", "1"), ("--texts", str(folder))):
+    for words in (("--only", "sound"), ("--clusters", "1"), ("--topics", "0"), ("--texts", str(folder))):
         assert CliRunner().invoke(cli, ["demo", *words]).exit_code == 2
 
 

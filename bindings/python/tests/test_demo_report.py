@@ -124,6 +124,23 @@ def texts() -> dict[str, Any]:
         "outcore": {**images()["outcore"], "phases": [{"name": "import", "start_s": 0.1, "end_s": 1.0}]},
         "under_limit": [rival("scikit-learn", killed=True)],
         "all_memory": [rival("scikit-learn", work_s=6.0, nmi=0.4567)],
+        "topics": topics(),
+    }
+
+
+def topics() -> dict[str, Any]:
+    found = [
+        {"words": [["game", 0.25], ["<play>", 0.125]], "size": 90, "npmi": 0.3456},
+        {"words": [["perl", 0.5], ["module", 0.25]], "size": 60, "npmi": None},
+    ]
+    theirs = [{"words": [["chess", 0.5]], "size": 80, "npmi": 0.21}, {"words": [], "size": 0, "npmi": None}]
+    return {
+        "topics": found,
+        "pair": {"places": [1, 0], "words": ["perl", "game"], "chances": [[0.5, 0.0], [0.0, 0.25]], "texts": 1234},
+        "npmi": 0.3456,
+        "diversity": 0.75,
+        "outcore": {"work_s": 4.0, "wall_s": 5.0, "peak_bytes": 55 * MIB},
+        "rival": rival("scikit-learn NMF", work_s=7.0, peak_bytes=222 * MIB, topics=theirs, npmi=0.2109, diversity=0.5),
     }
 
 
@@ -154,6 +171,9 @@ def arrays(channels: int = 1, k: int = 3) -> dict[str, dict[str, Any]]:
         "point_distances": rng.random((20, 3)).astype(np.float32),
         "point_clusters": np.arange(20, dtype=np.int32) % 3,
         "centres": rng.normal(size=(3, 64)).astype(np.float32),
+        "topic_weights": rng.dirichlet(np.ones(2), 20).astype(np.float32),
+        "topic_points": np.arange(20, dtype=np.int32) % 2,
+        "topic_roots": rng.random((2, 30)).astype(np.float32),
     }
     return {"images": image_arrays(channels, k), "text": text}
 
@@ -223,6 +243,13 @@ def test_the_page_tells_everything_and_loads_nothing(facts: dict[str, Any]) -> N
         "0.432",
         "0.457",
         "3.0 times as fast as scikit-learn",
+        "&lt;play&gt;",
+        "0.346",
+        "0.211",
+        "0.75",
+        "1,234 of them",
+        "222 MiB",
+        "chess",
     ):
         assert said in html, said
 
@@ -245,6 +272,17 @@ def test_the_page_renders_without_rivals_labels_or_spans(facts: dict[str, Any]) 
     assert_self_contained(render(facts, arrays(), {}))
 
 
+@pytest.mark.parametrize("outcome", [{"killed": True}, {"failure": "no such thing"}, {"memory_error": "too much"}])
+def test_topics_stand_alone_where_the_rival_has_none(facts: dict[str, Any], outcome: dict[str, Any]) -> None:
+    facts["text"]["topics"].update(rival=rival("scikit-learn NMF", **outcome), pair=None)
+    html = render(facts, arrays(), {})
+    assert_self_contained(html)
+    assert facts["text"]["topics"]["rival"]["words"] in html
+    assert "Two topics compared" not in html
+    facts["text"]["topics"]["rival"] = None
+    assert "scikit-learn NMF" not in render(facts, arrays(), {})
+
+
 @pytest.mark.parametrize(("part", "other"), [("images", "text"), ("text", "images")])
 def test_the_page_renders_one_part_alone(facts: dict[str, Any], part: str, other: str) -> None:
     del facts[other]
@@ -265,6 +303,8 @@ def test_the_summary_names_every_outcome(facts: dict[str, Any]) -> None:
     assert "numpy-memmap, same limit: gave up with MemoryError" in text
     assert "scikit-learn, all the memory it wants: finished in 6.0 s" in text
     assert "150 texts of 30 words" in text
+    assert "2 topics learned in 4.0 s, coherence 0.346; peak 55 MiB" in text
+    assert "scikit-learn NMF, all the memory it wants: finished in 7.0 s, coherence 0.211; peak 222 MiB" in text
     assert "report: report.html" in text
 
 

@@ -3,6 +3,7 @@
 import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,9 +78,8 @@ def texts(tmp_path: Path) -> Path:
 
 def test_texts_are_clustered_by_their_words(texts: Path, tmp_path: Path) -> None:
     report = tmp_path / "out" / "report.html"
-    facts = run_demo(
-        texts=texts, only="text", clusters=3, dimensions=64, text_memory="32MiB", output=report, json=True, progress=False
-    )
+    options: dict[str, Any] = {"clusters": 3, "topics": 3, "dimensions": 64, "text_memory": "32MiB"}
+    facts = run_demo(texts=texts, only="text", output=report, json=True, progress=False, **options)
     json.dumps(facts)
     assert "images" not in facts
     found = facts["text"]
@@ -98,6 +98,17 @@ def test_texts_are_clustered_by_their_words(texts: Path, tmp_path: Path) -> None
     assert all(f"{section} 100%" in html for section in TOPICS)
     assert [path.name for path in report.parent.iterdir()] == ["report.html"]
 
+    learned = found["topics"]
+    assert learned["outcore"]["peak_bytes"] <= found["limit"]["bytes"]
+    assert learned["diversity"] == 1
+    assert learned["npmi"] == pytest.approx(learned["rival"]["npmi"])
+    for topic, beside in zip(learned["topics"], learned["rival"]["topics"], strict=True):
+        words = {word for word, _ in topic["words"]}
+        assert words in [set(words.split()) for words in TOPICS.values()]
+        assert words == {word for word, _ in beside["words"]}
+        assert (topic["size"], beside["size"]) == (50, 50)
+        assert sum(chance for _, chance in topic["words"]) == pytest.approx(1)
+
 
 @pytest.mark.parametrize(
     ("content", "message"),
@@ -112,16 +123,21 @@ def test_texts_are_clustered_by_their_words(texts: Path, tmp_path: Path) -> None
 def test_bad_texts_end_the_demo_with_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "texts.tsv.xz").write_bytes(content)
     with pytest.raises(DemoError, match=message):
-        run_demo(texts=tmp_path / "texts.tsv.xz", only="text", clusters=3, output=tmp_path / "report.html", progress=False)
+        run_demo(
+            texts=tmp_path / "texts.tsv.xz", only="text", clusters=3, topics=2, output=tmp_path / "report.html", progress=False
+        )
     assert not (tmp_path / "report.html").exists()
     assert not list(tmp_path.glob("outcore-demo-*"))
 
 
 def test_texts_are_clustered_under_a_limit_of_the_address_space_too(texts: Path, tmp_path: Path) -> None:
-    spec = {"texts": str(texts), "memory": "32MiB", "clusters": 3, "dimensions": 64, "rounds": 9, "seed": 0, "threads": None}
+    spec = {"texts": str(texts), "memory": "32MiB", "clusters": 3, "topics": 3, "dimensions": 64, "rounds": 9, "seed": 0}
     way = limit.Way("rlimit")
     if not limit.works(way):
         pytest.skip("no such limit here")
-    facts, _ = text_part.measure({**spec, "folder": str(tmp_path), "progress": False}, way, compare=False, show=False)
+    spec |= {"folder": str(tmp_path), "progress": False, "threads": None}
+    facts, arrays = text_part.measure(spec, way, compare=False, show=False)
     assert facts["job"]["nmi"] > 0.99
+    assert facts["topics"]["rival"] is None
+    assert arrays["topic_weights"].shape == (150, 3)
     assert facts["limit"]["own_data_bytes"] > text_part.OWN_DATA_BYTES

@@ -1,4 +1,4 @@
-"""`outcore demo`: principal components of images and clusters of texts, with data larger than the memory allowed.
+"""`outcore demo`: principal components of images, clusters and topics of texts, with data larger than the memory allowed.
 
 Each part runs in a process whose memory the kernel limits, numpy or scikit-learn runs the same under the same limit, and one HTML
 page tells what happened. Importing this package is cheap; Pillow, matplotlib and the rest load when the demo runs.

@@ -187,23 +187,27 @@ def scatter(points: Floats, labels: npt.NDArray[np.int32], names: Sequence[str])
 
 def cluster_colour(place: int, count: int) -> str:
     """Colours around the circle, neighbours in size far apart; the largest, which has the least in common, is grey."""
-    if place == 0 and count > 2:
-        return "#aeb6c1"
+    return "#aeb6c1" if place == 0 and count > 2 else colour(place)
+
+
+def colour(place: int) -> str:
     hue = (place * 0.381966) % 1
     return to_hex(colorsys.hsv_to_rgb(hue, 0.72 if place % 2 else 0.55, 0.62 if place % 3 else 0.78))
 
 
-def cluster_map(points: Floats, clusters: npt.NDArray[np.int32], edges: Floats, names: Sequence[str]) -> str:
-    """Texts as dots, and the words of each cluster at a place of its own, such as the edge of its disc."""
+def text_map(
+    points: Floats, groups: npt.NDArray[np.int32], edges: Floats, names: Sequence[str], colours: Sequence[str], label: str
+) -> str:
+    """Texts as dots, and the words of each group at a place of its own, such as the edge of its disc."""
     with plt.rc_context(STYLE):
         made, axes = figure(10.6, 7.2)
         for place in range(len(names)):
-            chosen = points[clusters == place]
+            chosen = points[groups == place]
             axes.scatter(
                 chosen[:, 0],
                 chosen[:, 1],
                 s=6,
-                color=cluster_colour(place, len(names)),
+                color=colours[place],
                 alpha=0.6,
                 linewidths=0,
                 rasterized=True,
@@ -227,14 +231,14 @@ def cluster_map(points: Floats, clusters: npt.NDArray[np.int32], edges: Floats, 
                 fontsize=8.5,
                 color=INK,
                 zorder=5,
-                bbox={"boxstyle": "round,pad=0.22", "fc": "#ffffffd9", "ec": cluster_colour(place, len(names)), "lw": 1.1},
+                bbox={"boxstyle": "round,pad=0.22", "fc": "#ffffffd9", "ec": colours[place], "lw": 1.1},
                 arrowprops={"arrowstyle": "-", "color": "#8b95a3", "lw": 0.6, "shrinkA": 0, "shrinkB": 0},
             )
-        return svg(made, "map of the documents")
+        return svg(made, label)
 
 
 def placed(wanted: npt.NDArray[Any], names: Sequence[str]) -> list[tuple[tuple[float, float], str, int]]:
-    """Each label at the free place nearest to where it belongs, in pixels; the largest clusters choose first."""
+    """Each label at the free place nearest to where it belongs, in pixels; the largest groups choose first."""
     taken: list[tuple[float, float, float]] = []
     found = []
     shifts = sorted(((dx, dy) for dx in range(-8, 9) for dy in range(-14, 15)), key=lambda s: (s[0] * 3.0) ** 2 + s[1] ** 2)

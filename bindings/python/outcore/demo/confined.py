@@ -1,17 +1,18 @@
-"""A job of the demo in a process that the kernel holds to a memory limit: what is allowed, and what became of it."""
+"""A job of the demo, or a rival, in a process that the kernel holds to a memory limit: what is allowed, and what became of it."""
 
 from __future__ import annotations
 
 import json as json_module
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import limit
-from .words import bytes_in_words
+from .words import bytes_in_words, outcome_in_words, seconds_in_words
 
 MARGIN_BYTES = 64 << 20
 """What the library promises to need at most on top of its budget; the kernel's limit is set there, not higher."""
@@ -54,6 +55,33 @@ def run_job(
     with np.load(folder / "result.npz") as found:
         arrays = dict(found)
     return outcome, result, arrays
+
+
+def run_rival(
+    words: Sequence[str],
+    spec: dict[str, Any],
+    task: dict[str, Any],
+    limit_bytes: int | None,
+    way: limit.Way,
+    timeout_s: float = 3600.0,
+) -> dict[str, Any]:
+    """A Python script, which reads its task from the file named last and writes the file `result`: what became of it."""
+    folder = Path(spec["folder"])
+    given, found = folder / "rival-spec.json", folder / "rival.json"
+    found.unlink(missing_ok=True)
+    given.write_text(json_module.dumps({**task, "result": str(found)}))
+    environment = {}
+    if spec["threads"]:
+        environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(spec["threads"]))
+    command = [sys.executable, *words, str(given)]
+    outcome = limit.run_limited(command, limit_bytes, way, environment=environment, timeout_s=timeout_s)
+    result = json_module.loads(found.read_text()) if found.exists() else {}
+    entry = {**limit.describe(outcome), **result, "samples": outcome.samples}
+    if outcome.timed_out:
+        entry["failure"] = f"it was stopped, not finished, after {seconds_in_words(outcome.wall_s)}"
+    elif "work_s" not in result and "missing" not in result and not outcome.killed:
+        entry["failure"] = outcome.output.strip().splitlines()[-1] if outcome.output.strip() else f"status {outcome.returncode}"
+    return {**entry, "words": outcome_in_words(entry)}
 
 
 def baseline_memory(module: str) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import os
 import statistics
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 import tqdm
 
 from . import limit, rivals
-from .confined import DemoError, allowed, parse_bytes, run_job, told
+from .confined import DemoError, allowed, parse_bytes, run_job, run_rival, told
 from .images import MANIFEST
 from .words import bytes_in_words, outcome_in_words, say
 
@@ -51,7 +50,7 @@ def measure(spec: dict[str, Any], way: limit.Way, compare: bool, show: bool) -> 
         with tqdm.tqdm(total=len(UNDER_LIMIT) + 1, desc="comparing", disable=not show, leave=False, file=sys.stderr) as bar:
             for which, name in UNDER_LIMIT.items():
                 bar.set_postfix_str(f"{name}, same limit")
-                facts["under_limit"].append(run_rival(which, name, spec, result["components"], limits["bytes"], way))
+                facts["under_limit"].append(image_rival(which, name, spec, result["components"], limits["bytes"], way))
                 bar.update()
             bar.set_postfix_str("all the memory they want")
             facts["all_memory"], facts["speed"] = compare_speed(spec, facts, way)
@@ -81,32 +80,15 @@ def find_data(data: str | os.PathLike[str] | None) -> Path:
 # The rivals
 
 
-def run_rival(
+def image_rival(
     which: str, name: str, spec: dict[str, Any], components: int, limit_bytes: int | None, way: limit.Way
 ) -> dict[str, Any]:
     folder = Path(spec["folder"])
-    rival_spec: dict[str, Any] = {
-        "images": str(folder / "images.npy"),
-        "projection": str(folder / "rival.npy"),
-        "result": str(folder / "rival.json"),
-        "components": components,
-    }
-    Path(rival_spec["result"]).unlink(missing_ok=True)
-    (folder / "rival-spec.json").write_text(json_module.dumps(rival_spec))
-    environment = {}
-    if spec["threads"]:
-        environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(spec["threads"]))
-    outcome = limit.run_limited(
-        [sys.executable, rivals.__file__, which, str(folder / "rival-spec.json")], limit_bytes, way, environment=environment
-    )
-    found = Path(rival_spec["result"])
-    result = json_module.loads(found.read_text()) if found.exists() else {}
-    Path(rival_spec["projection"]).unlink(missing_ok=True)
-    entry = {"which": which, "name": name, **limit.describe(outcome), **result, "samples": outcome.samples}
-    if "work_s" not in result and "missing" not in result and not outcome.killed:
-        entry["failure"] = outcome.output.strip().splitlines()[-1] if outcome.output.strip() else f"status {outcome.returncode}"
-    entry["words"] = outcome_in_words(entry)
-    return entry
+    projection = folder / "rival.npy"
+    task = {"images": str(folder / "images.npy"), "projection": str(projection), "components": components}
+    entry = run_rival([rivals.__file__, which], spec, task, limit_bytes, way)
+    projection.unlink(missing_ok=True)
+    return {"which": which, "name": name, **entry}
 
 
 def compare_speed(
@@ -124,7 +106,7 @@ def compare_speed(
             _, result, _ = run_job(JOB, {**spec, "again": True, "progress": False}, facts["limit"]["bytes"], way)
             seconds["outcore"].append(work_seconds(result))
         for which, name in ALL_MEMORY.items():
-            entry = run_rival(which, name, spec, facts["job"]["components"], None, way)
+            entry = image_rival(which, name, spec, facts["job"]["components"], None, way)
             entries[which] = entry
             if "work_s" in entry and "memory_error" not in entry:
                 seconds.setdefault(which, []).append(entry["work_s"])

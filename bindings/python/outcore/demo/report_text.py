@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import charts, layout
+from . import charts, layout, report_topics
 from .bars import bars, moved
 from .words import bytes_in_words, ratio_in_words, seconds_in_words
 
@@ -23,7 +23,8 @@ def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "headline": f"{job['documents']:,} texts",
-        "line": f"{len(clusters)} clusters from {bytes_in_words(sizes['projected'])}, "
+        "line": f"{len(clusters)} clusters from {bytes_in_words(sizes['projected'])} and "
+        f"{len(facts['topics']['topics'])} topics, "
         f"within {bytes_in_words(limit['budget_bytes'])}",
         "kind": "Texts",
         "source": f"{facts['title']} ({facts['data']}): {job['documents']:,} of {job['words']:,} different words, "
@@ -32,11 +33,13 @@ def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         "map_bytes": sizes["map"],
         "clusters": clusters,
         "largest": clusters[0]["size"] / job["documents"],
-        "map": charts.cluster_map(
+        "map": charts.text_map(
             layout.text_places(arrays["point_distances"], arrays["point_clusters"], centres, radius),
             arrays["point_clusters"],
             centres - np.stack([np.zeros_like(radius), radius], axis=1),
             [", ".join(c["words"][:2]) for c in clusters],
+            [c["colour"] for c in clusters],
+            "map of the texts by clusters",
         ),
         "points": len(arrays["point_clusters"]),
         "objects": objects(job, sizes, limit),
@@ -45,6 +48,7 @@ def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         "speed": speed(facts),
         "speed_intro": "From the text on SSD to the cluster of every text, one run each",
         "agreement": "",
+        "topics": report_topics.page(facts["topics"], arrays, limit),
     }
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from . import image_part, limit, text_part
 from .report import render
-from .words import bytes_in_words, seconds_in_words
+from .words import bytes_in_words, coherence_in_words, seconds_in_words
 
 Part = Literal["images", "text"]
 
@@ -31,6 +31,7 @@ def run_demo(
     text_memory: str = "256MiB",
     components: int = 50,
     clusters: int = 32,
+    topics: int = 32,
     dimensions: int = 4096,
     rounds: int = 20,
     output: str | os.PathLike[str] = "report.html",
@@ -44,7 +45,7 @@ def run_demo(
     progress: bool | None = None,
     command: str | None = None,
 ) -> dict[str, Any]:
-    """Find principal components of images and clusters of texts, each within a memory limit, and write a report.
+    """Find principal components of images, clusters and topics of texts, each within a memory limit, and write a report.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ def run_demo(
     memory, text_memory : budgets of the library for images and for texts; the process may use it plus 64 MiB, plus what the
         interpreter and (for texts, 64 MiB) the job's own data take.
     components : how many principal components.
-    clusters : how many clusters of texts.
+    clusters, topics : how many clusters of texts, and how many topics.
     dimensions : numbers that stand for a text; the projected texts are 4 bytes times this a text.
     rounds : rounds of k-means at most.
     output : the HTML report.
@@ -65,7 +66,7 @@ def run_demo(
     threads : cores to use; default all.
     size : (width, height) for every image; default the most common size.
     mixed : images of other sizes are resized ("resize") or an error ("refuse").
-    random_state : seed of PCA, of the random map and of k-means.
+    random_state : seed of PCA, of the random map, of k-means and of topics.
     compare : run numpy and scikit-learn too.
     progress : progress lines on standard error; default when it is a terminal.
     command : the command line to show in the report.
@@ -92,7 +93,13 @@ def run_demo(
     common = {"threads": threads, "seed": random_state, "progress": show}
     specs: dict[str, dict[str, Any]] = {
         "images": {"memory": memory, "components": components, "size": size, "mixed": mixed},
-        "text": {"memory": text_memory, "clusters": clusters, "dimensions": dimensions, "rounds": rounds},
+        "text": {
+            "memory": text_memory,
+            "clusters": clusters,
+            "topics": topics,
+            "dimensions": dimensions,
+            "rounds": rounds,
+        },
     }
     facts: dict[str, Any] = {}
     arrays, traces = {}, {}
@@ -202,4 +209,15 @@ def part_summary(part: dict[str, Any]) -> list[str]:
     ]
     lines += [f"{entry['name']}, same limit: {entry['words']}" for entry in part["under_limit"]]
     lines += [f"{entry['name']}, all the memory it wants: {entry['words']}" for entry in part["all_memory"]]
+    return [*lines, *(topics_summary(part["topics"]) if "topics" in part else [])]
+
+
+def topics_summary(topics: dict[str, Any]) -> list[str]:
+    """Ours, and the rival's where there is one."""
+    ours, rival = topics["outcore"], topics["rival"]
+    work = f"{len(topics['topics'])} topics learned in {seconds_in_words(ours['work_s'])}, {coherence_in_words(topics['npmi'])}"
+    lines = [f"{work}; peak {bytes_in_words(ours['peak_bytes'])}"]
+    if rival:
+        told = f", {coherence_in_words(rival['npmi'])}; peak {bytes_in_words(rival['peak_bytes'])}" if "npmi" in rival else ""
+        lines.append(f"{rival['name']}, all the memory it wants: {rival['words']}{told}")
     return lines

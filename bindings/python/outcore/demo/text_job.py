@@ -157,8 +157,9 @@ def unpack(source: Path, table: Path) -> None:
 
 
 def check(counts: Any, spec: dict[str, Any]) -> None:
-    if counts.shape[0] < spec["clusters"]:
-        raise ValueError(f"{spec['texts']}: {counts.shape[0]} texts are too few for {spec['clusters']} clusters")
+    for what in ("clusters", "topics"):
+        if counts.shape[0] < spec[what]:
+            raise ValueError(f"{spec['texts']}: {counts.shape[0]} texts are too few for {spec[what]} {what}")
     if counts.shape[1] == 0:
         raise ValueError(f"{spec['texts']}: no words in its third column")
 

@@ -1,10 +1,8 @@
-"""The text part of the demo: the order of events, and the rival."""
+"""The text part of the demo: the order of events, and the rival; topics are a job of their own (`topic_part`)."""
 
 from __future__ import annotations
 
-import json as json_module
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from . import limit
-from .confined import DemoError, allowed, parse_bytes, run_job, told
-from .words import bytes_in_words, outcome_in_words, say, seconds_in_words
+from . import limit, topic_part
+from .confined import DemoError, allowed, parse_bytes, run_job, run_rival, told
+from .words import bytes_in_words, outcome_in_words, say
 
 JOB = "outcore.demo.text_job"
 TABLE = Path("data") / "packages" / "packages.tsv.xz"
 
 OWN_DATA_BYTES = 64 << 20
-"""What the job itself holds beside outcore: words, labels, the sample that k-means++ begins from, a block of the map."""
+"""What a job itself holds beside outcore: words, labels, the sample that k-means++ begins from, a block of the map; of each topic
+some numbers a word."""
 
 RIVAL_S = 150.0
 """The comparison shall not take longer than all the rest."""
@@ -34,7 +33,7 @@ WORK = ("import", "weigh", "draw", "project", "cluster")
 
 
 def measure(spec: dict[str, Any], way: limit.Way, compare: bool, show: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The job under its limit, then scikit-learn under the same and with all the memory it wants."""
+    """The clusters under their limit, then scikit-learn under the same and with all the memory it wants; then the topics."""
     started = time.monotonic()
     limits = allowed(JOB, parse_bytes(spec["memory"]), way, OWN_DATA_BYTES + (MAPPED_BYTES if way.kind == "rlimit" else 0))
     say(show, f"memory limit {bytes_in_words(limits['bytes'])}, kept by {way.sentence}")
@@ -54,35 +53,22 @@ def measure(spec: dict[str, Any], way: limit.Way, compare: bool, show: bool) -> 
             ("all_memory", None, "all the memory it wants"),
         ):
             say(show, f"scikit-learn, {words}")
-            facts[key].append(run_rival(spec, result, limit_bytes, way))
+            facts[key].append(text_rival(spec, result, limit_bytes, way))
+    facts["topics"], topic_arrays = topic_part.measure(spec, limits, way, compare, show)
     facts["total_s"] = time.monotonic() - started
-    return facts, arrays
+    return facts, arrays | topic_arrays
 
 
-def run_rival(spec: dict[str, Any], job: dict[str, Any], limit_bytes: int | None, way: limit.Way) -> dict[str, Any]:
-    folder = Path(spec["folder"])
+def text_rival(spec: dict[str, Any], job: dict[str, Any], limit_bytes: int | None, way: limit.Way) -> dict[str, Any]:
     entry: dict[str, Any] = {"which": "scikit-learn", "name": "scikit-learn"}
     missing = too_large(job) if limit_bytes is None else None
     if missing is not None:
         entry |= {"missing": missing, "wall_s": 0.0, "peak_bytes": 0, "killed": False, "samples": []}
         return {**entry, "words": outcome_in_words(entry)}
-    found = folder / "rival.json"
-    found.unlink(missing_ok=True)
-    names = ("dimensions", "clusters", "rounds", "seed")
-    rival_spec = {"table": str(folder / "documents.tsv"), "result": str(found), **{name: spec[name] for name in names}}
-    (folder / "rival-spec.json").write_text(json_module.dumps(rival_spec))
-    environment = {}
-    if spec["threads"]:
-        environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(spec["threads"]))
-    command = [sys.executable, str(Path(__file__).with_name("text_rival.py")), str(folder / "rival-spec.json")]
-    outcome = limit.run_limited(command, limit_bytes, way, environment=environment, timeout_s=RIVAL_S)
-    result = json_module.loads(found.read_text()) if found.exists() else {}
-    entry |= {**limit.describe(outcome), **result, "samples": outcome.samples}
-    if outcome.timed_out:
-        entry["failure"] = f"it was stopped, not finished, after {seconds_in_words(outcome.wall_s)}"
-    elif "work_s" not in result and not outcome.killed:
-        entry["failure"] = outcome.output.strip().splitlines()[-1] if outcome.output.strip() else f"status {outcome.returncode}"
-    return {**entry, "words": outcome_in_words(entry)}
+    script = str(Path(__file__).with_name("text_rival.py"))
+    task = {name: spec[name] for name in ("dimensions", "clusters", "rounds", "seed")}
+    task["table"] = str(Path(spec["folder"]) / "documents.tsv")
+    return entry | run_rival([script], spec, task, limit_bytes, way, RIVAL_S)
 
 
 def too_large(job: dict[str, Any]) -> str | None:

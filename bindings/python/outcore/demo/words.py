@@ -38,6 +38,10 @@ def below_in_words(share: float) -> str:
     return f"{10.0**exponent:.{max(0, -exponent)}f}%"
 
 
+def coherence_in_words(npmi: float | None) -> str:
+    return "no coherence" if npmi is None else f"coherence {npmi:.3f}"
+
+
 def outcome_in_words(entry: dict[str, Any]) -> str:
     """What became of a rival."""
     if entry.get("missing"):

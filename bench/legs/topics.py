@@ -1,0 +1,139 @@
+"""Topics: outcore's, scikit-learn's, gensim's and tomotopy's, measured alike on documents that none of them has seen.
+
+What a rival reads is made before the clock starts, in the form that it wants; the clock stops when it has its topics.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from legs import sparse
+from legs.measure import Array, sampled
+
+Spec = dict[str, Any]
+Result = dict[str, Any]
+
+PASSES = 10
+"""Over all documents, of variational inference."""
+BATCH = 2048
+SWEEPS = 1000
+"""Of Gibbs sampling."""
+
+COHERENCE_WORDS, DIVERSITY_WORDS = 10, 25
+
+
+def ours(spec: Spec) -> Result:
+    """`in_memory`: the counts are a SciPy matrix, and the time to load them is not counted."""
+    import outcore as oc
+    from outcore.topics import TopicModel
+
+    from legs.ours import configure, trace
+
+    configure(spec)
+    loaded = sparse.load(learned(spec)) if spec.get("in_memory") else None
+
+    def call() -> Array:
+        x = oc.open(learned(spec)) if loaded is None else loaded
+        return TopicModel(spec["k"], 0).fit(x).components_
+
+    return {**timed(spec, call), "trace": trace()}
+
+
+def sklearn_lda(spec: Spec) -> Result:
+    from sklearn.decomposition import LatentDirichletAllocation
+
+    x = sparse.load(learned(spec))
+    options: dict[str, Any] = {"learning_method": "online", "batch_size": BATCH, "max_iter": PASSES, "n_jobs": -1}
+    return timed(spec, lambda: LatentDirichletAllocation(spec["k"], random_state=0, **options).fit(x).components_)
+
+
+def sklearn_nmf(spec: Spec) -> Result:
+    """Of counts weighed by tf-idf."""
+    from sklearn.decomposition import NMF
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    x = sparse.load(learned(spec))
+
+    def call() -> Array:
+        weights = TfidfTransformer(sublinear_tf=True).fit_transform(x)
+        return NMF(spec["k"], init="nndsvda", random_state=0).fit(weights).components_
+
+    return timed(spec, call)
+
+
+def gensim_lda(spec: Spec) -> Result:
+    from gensim.matutils import Sparse2Corpus
+    from gensim.models import LdaMulticore
+
+    corpus = list(Sparse2Corpus(sparse.load(learned(spec)).T.tocsc()))
+    options: dict[str, Any] = {"passes": PASSES, "chunksize": BATCH, "workers": cores(), "eval_every": None, "random_state": 0}
+    return timed(spec, lambda: LdaMulticore(corpus, spec["k"], **options).get_topics())
+
+
+def tomotopy_lda(spec: Spec) -> Result:
+    from tomotopy import LDAModel
+
+    x = sparse.load(learned(spec))
+    model = LDAModel(k=spec["k"], seed=0)
+    for start, stop in zip(x.indptr[:-1], x.indptr[1:], strict=True):
+        words = np.repeat(x.indices[start:stop], x.data[start:stop].astype(int))
+        if len(words):
+            model.add_doc([str(word) for word in words])
+
+    def call() -> Array:
+        model.train(SWEEPS, workers=cores())
+        found = np.zeros((spec["k"], x.shape[1]))
+        found[:, [int(word) for word in model.used_vocabs]] = [model.get_topic_word_dist(topic) for topic in range(spec["k"])]
+        return found
+
+    return timed(spec, call)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def learned(spec: Spec) -> str:
+    return f"{spec['a']}/learned"
+
+
+def timed(spec: Spec, call: Callable[[], Array]) -> Result:
+    found: list[Array] = []
+
+    def kept() -> None:
+        found[:] = [np.asarray(call())]
+
+    told = sampled(kept)
+    held_out = sparse.load(f"{spec['a']}/held-out")
+    if found[0].shape != (spec["k"], held_out.shape[1]) or not (found[0] >= 0).all():
+        raise SystemExit("these are no topics")
+    return {**told, "npmi": npmi(held_out, found[0]), "diversity": diversity(found[0])}
+
+
+def npmi(counts: Any, topics: Array) -> float:
+    """The mean over topics, and over pairs of the likeliest words of each, of log(p(a, b) / p(a) p(b)) / -log p(a, b); -1 for
+    words that never meet, 1 for those that all documents have."""
+    has = (counts > 0).tocsc().astype(np.float64)
+    first, second = np.tril_indices(COHERENCE_WORDS, -1)
+    found = []
+    for words in likeliest(topics, COHERENCE_WORDS):
+        together = (has[:, words].T @ has[:, words]).toarray() / counts.shape[0]
+        single, joint = together.diagonal(), together[first, second]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pairs = np.log(joint / (single[first] * single[second])) / -np.log(joint)
+        found.append(np.where(joint == 0, -1, np.where(joint == 1, 1, pairs)).mean())
+    return float(np.mean(found))
+
+
+def diversity(topics: Array) -> float:
+    """The part of the likeliest words of all topics that differ."""
+    words = likeliest(topics, DIVERSITY_WORDS)
+    return len(np.unique(words)) / words.size
+
+
+def likeliest(topics: Array, count: int) -> Array:
+    return np.argsort(-topics, axis=1, kind="stable")[:, :count]
