@@ -123,7 +123,7 @@ impl RowCache {
             .min(u64::from(NO_SLOT - 1));
         let most = (CHUNK_BYTES / self.row_bytes as u64).max(1);
         let shift = (slots / CHUNKS_MIN).clamp(1, most).ilog2();
-        let suits = (1..=CHUNKS_MAX).contains(&(slots >> self.chunk_shift));
+        let suits = (CHUNKS_MIN / 2..=CHUNKS_MAX).contains(&(slots >> self.chunk_shift));
         if self.chunks.is_empty() || (!suits && shift != self.chunk_shift) {
             // Chunks of another length: too long for what is left, or too short for what was added.
             while !self.chunks.is_empty() {

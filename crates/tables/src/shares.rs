@@ -26,7 +26,7 @@ const KEY_BYTES: u64 = 400;
 const KEYS: std::ops::RangeInclusive<u64> = 512..=8192;
 /// Every table keeps this part of what it would have by its size.
 const LEAST_PART: u64 = 16;
-/// Misses that a new division has to save, as a part of all.
+/// Misses that a new division has to save, as a part of those there are.
 const WORTH_IT: f64 = 0.02;
 
 pub(crate) struct Shares {
@@ -140,8 +140,7 @@ impl Shares {
                 .map(|(demand, &rows)| demand.curve.misses(rows))
                 .sum()
         };
-        let lookups: f64 = demands.iter().map(|demand| demand.curve.lookups()).sum();
-        if misses(&now) - misses(&wanted) < WORTH_IT * lookups {
+        if misses(&now) - misses(&wanted) < WORTH_IT * misses(&now) {
             return;
         }
         // What some give up, others get.
