@@ -8,9 +8,17 @@ use std::sync::Arc;
 use super::versions::{PAGES, change, content, create, taken};
 use outcore_store::versions::{self, Version, VersionWriter};
 use outcore_store::{Error, Faults, Step};
+use tempfile::TempDir;
 
 /// Folders of objects, not all in the same one.
 const NAMES: [&str; 3] = ["a", "deep/er/b", "c"];
+
+/// In memory, where there is such a place: thousands of syncs take no time there.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
+}
 
 struct Set {
     paths: Vec<PathBuf>,
@@ -85,8 +93,8 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// The same files below another folder, as if it had been moved.
-fn moved(files: &BTreeMap<PathBuf, Vec<u8>>, from: &Path) -> tempfile::TempDir {
-    let to = tempfile::tempdir().unwrap();
+fn moved(files: &BTreeMap<PathBuf, Vec<u8>>, from: &Path) -> TempDir {
+    let to = folder();
     for (path, bytes) in files {
         let path = to.path().join(path.strip_prefix(from).unwrap());
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -110,7 +118,7 @@ fn a_writer_that_dies_leaves_one_version_of_all_objects() {
     for count in 1..=3 {
         let mut seen = [false; 3];
         for failing in count as u64.. {
-            let folder = tempfile::tempdir().unwrap();
+            let folder = folder();
             let paths = created(folder.path(), count);
             let mut set = Set::open(&paths, &dead_from(failing)).unwrap();
             let committed = (1..3)
@@ -171,7 +179,7 @@ fn a_commit_that_fails_is_one_of_no_object() {
     for count in 1..=3 {
         let mut lost = 0;
         for failing in count as u64.. {
-            let folder = tempfile::tempdir().unwrap();
+            let folder = folder();
             let paths = created(folder.path(), count);
             let faults = Arc::new(Faults::fail_nth(failing, io::ErrorKind::StorageFull));
             let mut set = Set::open(&paths, &faults).unwrap();
@@ -212,7 +220,7 @@ fn a_commit_that_fails_is_one_of_no_object() {
 #[test]
 fn all_is_durable_before_the_file_that_decides() {
     use Step::{Remove, Rename, Sync, SyncFolder};
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let faults = Arc::new(Faults::logged());
     let mut set = Set::open(&created(folder.path(), 2), &faults).unwrap();
     let begin = faults.log().len();
@@ -237,7 +245,7 @@ fn all_is_durable_before_the_file_that_decides() {
 #[test]
 fn what_a_dead_writer_left_may_be_damaged_or_moved_apart() {
     for failing in 2.. {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         let paths = created(folder.path(), 2);
         let mut set = Set::open(&paths, &dead_from(failing)).unwrap();
         set.commit(1, true).unwrap_err();
