@@ -191,9 +191,9 @@ def test_a_set_goes_over_to_one_commit_of_its_tables(tmp_path: Path) -> None:
         for table in writers:
             table.update([7], [[step] * 4])
         assert writers.commit() == {"0": step, "1": step}
-        assert [table[7, 0] for table in readers] == [step - 1, step - 1, 0]
+        assert [table[7][0] for table in readers] == [step - 1, step - 1, 0]
         assert readers.refresh() and not readers.refresh()
-        assert [table[7, 0] for table in readers] == [step, step, 0]
+        assert [table[7][0] for table in readers] == [step, step, 0]
         assert [table.version for table in readers] == [step, step, None]
     assert not writers.refresh()
 
