@@ -17,7 +17,7 @@ use super::sample::Sample;
 /// let mut profiles = [
 ///     ReuseProfile::exact(),
 ///     ReuseProfile::sampled(0.1),
-///     ReuseProfile::bounded(1 << 20, 1 << 12),
+///     ReuseProfile::bounded(1 << 14, 1 << 12),
 /// ];
 /// for profile in &mut profiles {
 ///     (0..20_000).for_each(|number| profile.add(number % 1000));
