@@ -106,8 +106,8 @@ class _Source:
     writable: bool = False
 
     @property
-    def native(self) -> tuple[list[str], str | None, str | None]:
-        return list(self.paths), self.tensor, self.encoding
+    def native(self) -> tuple[list[str], str | None, str | None, bool]:
+        return list(self.paths), self.tensor, self.encoding, self.writable
 
 
 class _Served:
@@ -122,7 +122,7 @@ class _Served:
         self._open()
 
     def _open(self) -> None:
-        tables = [(*source.native, source.writable) for source in self.sources]
+        tables = [source.native for source in self.sources]
         self._native = _native.Tables(self.session._inner, tables, *self._how)
         self._process = os.getpid()
 
@@ -134,9 +134,9 @@ class _Served:
                     self._open()
         return self._native
 
-    def replace(self, number: int, source: _Source) -> None:
-        self.native.replace(self.session._inner, number, source.native)
-        self.sources = (*self.sources[:number], source, *self.sources[number + 1 :])
+    def replace(self, sources: Mapping[int, _Source]) -> None:
+        self.native.replace(self.session._inner, [(number, source.native) for number, source in sources.items()])
+        self.sources = tuple(sources.get(number, source) for number, source in enumerate(self.sources))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Served._again, (self.sources, self._how)
@@ -355,7 +355,7 @@ class Table:
         """
         own = self._served.sources[self._number]
         source = _source(path, own.tensor if tensor is None else tensor, own.encoding)
-        self._served.replace(self._number, source)
+        self._served.replace({self._number: source})
         self.name = self._served.native.describe(self._number)[0]
 
     def __repr__(self) -> str:
@@ -398,6 +398,7 @@ class TableSet:
     ----------
     tables : sequence or mapping of tables or paths
         With a mapping, its keys are the tables' names. Tables that are open elsewhere are opened again, with this set's cache.
+        Tables that another process commits together are all of the same commit.
     cache, policy, reading, readers, writable, session
         As of `Table.open`. Memory is divided between the tables by the bytes of all their rows, and then, unless they are
         writable, again and again by what it saves.
@@ -530,10 +531,37 @@ class TableSet:
         self._served.native.train(asked, optimizer, lr, betas, eps)
 
     def commit(self) -> dict[str, int]:
-        """Makes what all writable tables are now, at the same moment, their next versions; their numbers."""
+        """Makes what all writable tables are now, at the same moment, their next versions, all at once: whenever the process
+        dies, either all of them are left with these versions or none.
+
+        Returns
+        -------
+        dict
+            By name, the number of the version.
+
+        Raises
+        ------
+        NoSpaceError, DeviceError
+            All tables keep the versions that they have. After an error at the very end it is known only when they are opened
+            again whether they have, and until then nothing changes them.
+        """
         written = [name for name, table in zip(self.names, self._tables, strict=True) if table.writable]
         versions = self._served.native.commit([self[name]._number for name in written])
         return dict(zip(written, versions, strict=True))
+
+    def refresh(self) -> bool:
+        """Goes over to the last versions that were committed of all tables that are not writable, at once: each look-up uses
+        tables of one commit. Those that have begun finish with the versions that they began with.
+
+        Returns
+        -------
+        bool
+            Whether there were newer ones.
+        """
+        readers = [table for table in self._tables if not table.writable and table.version is not None]
+        before = [table.version for table in readers]
+        self._served.replace({table._number: self._served.sources[table._number] for table in readers})
+        return [table.version for table in readers] != before
 
     def _asked(self, features: Sequence[Feature]) -> list[_Asked]:
         return [_Asked.of(feature, self[feature.table]) for feature in features]

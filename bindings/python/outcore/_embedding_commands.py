@@ -41,8 +41,8 @@ def pack_table(
     from .embedding import pack
 
     session = session_of(options)
-    slots = None if placement is None else _numbers(placement)
-    say(_told(pack(list(source), target, encoding, tensor=tensor, placement=slots, session=session)), as_json)
+    placed = None if placement is None else _numbers(placement)
+    say(_told(pack(list(source), target, encoding, tensor=tensor, placement=placed, session=session)), as_json)
 
 
 @embed.command("place")
@@ -52,6 +52,13 @@ def pack_table(
 @click.option("--row-bytes", type=click.IntRange(1), default=128, show_default=True, help="Of a row as it will be packed.")
 @click.option("--offsets", type=click.Path(exists=True, dir_okay=False), help="Where each query begins in IDS, a .npy file.")
 @click.option("--method", type=click.Choice(["co-appearance", "frequency"]), default="co-appearance", show_default=True)
+@click.option(
+    "--replicas",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Pages of rows that lie once more, for each page of rows. SLOTS is a .npz file then.",
+)
 @click.option(
     "--held-out",
     type=click.FloatRange(0, 1, max_open=True),
@@ -67,6 +74,7 @@ def place(
     row_bytes: int,
     offsets: str | None,
     method: PlacementMethod,
+    replicas: float,
     held_out: float,
     as_json: bool,
     **options: Any,
@@ -82,9 +90,13 @@ def place(
     numbers = _numbers(ids)
     queries = numbers if offsets is None else (numbers, _numbers(offsets))
     rows_a_page = max(1, (PAGE_BYTES - CHECKSUM_BYTES) // row_bytes)
-    found = placement(queries, rows, rows_a_page, method, held_out=held_out, session=session_of(options))
+    session = session_of(options)
+    found = placement(queries, rows, rows_a_page, method, replicas=replicas, held_out=held_out, session=session)
     with open(slots, "wb") as file:
-        np.save(file, found.slots)
+        if replicas:
+            np.savez(file, slots=found.slots, replicas=found.replicas)
+        else:
+            np.save(file, found.slots)
     say({"path": slots, **found.facts()}, as_json)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._embedding import SAFETENSORS, Feature, Optimizer, Rows, Table, _Asked, _dtype, _look_up
+from ._embedding import SAFETENSORS, Feature, Optimizer, Rows, Table, _Asked, _dtype, _integers, _look_up
+from ._embedding_placement import Placement
 from ._files import refusal
 from ._session import Session, default_session
 from ._settings import PathLike, full_path
@@ -34,7 +35,7 @@ def pack(
     encoding: str | None = None,
     *,
     tensor: str | None = None,
-    placement: npt.ArrayLike | None = None,
+    placement: Placement | Mapping[str, npt.ArrayLike] | npt.ArrayLike | None = None,
     session: Session | None = None,
 ) -> Table:
     """Writes a packed table: pages of 4 KiB with checksums, of which a row is one read.
@@ -50,8 +51,10 @@ def pack(
         `"float32"`, `"float16"`, `"bfloat16"`, `"float8_e4m3fn"`, `"float8_e5m2"`, `"int8"` or `"int4"`. Default: as the source.
     tensor : str, optional
         Its name in safetensors files and checkpoints, where they have several matrices.
-    placement : array of int, optional
-        The slot of each row, such as the `slots` of `outcore.embedding.placement`: rows in neighbouring slots share a page.
+    placement : Placement, mapping, or array of int, optional
+        What `outcore.embedding.placement` returns, or the slot of each row: rows in neighbouring slots share a page. Replicas
+        are packed too, of a `Placement` or of a mapping that has `slots` and `replicas` as it has them (`np.load` of what
+        `outcore embed place --replicas` writes); their `rows_a_page` is that of the packed table.
 
     Returns
     -------
@@ -64,12 +67,42 @@ def pack(
     """
     session = session or default_session()
     rows = _Rows.of(source, tensor, session)
-    slots = None if placement is None else np.ascontiguousarray(placement, np.uint32)
+    encoding, name = encoding or rows.encoding, full_path(path)
+    slots, replicas = _placed(placement)
     order = np.arange(rows.count) if slots is None else np.argsort(slots, kind="stable")
-    encoding = encoding or rows.encoding
-    writer = _native.RowWriter(session._inner, full_path(path), rows.count, rows.dim, encoding, slots)
+    if slots is None or replicas is None:
+        writer = _native.RowWriter(session._inner, name, rows.count, rows.dim, encoding, slots)
+    else:
+        if len(slots) != rows.count:
+            raise ArgumentError(f"{name}: a placement of {len(slots)} rows for a table of {rows.count}")
+        writer = _native.RowWriter.placed(session._inner, name, rows.dim, encoding, slots, replicas)
+        order = np.concatenate([order, replicas[replicas >= 0]])
     _write(writer, rows, order, encoding)
     return Table.open(path, session=session)
+
+
+def _placed(placement: Any) -> tuple[npt.NDArray[np.uint32] | None, npt.NDArray[np.int64] | None]:
+    """The slot of each row, and pages x rows of replicas where there are some."""
+    if placement is None:
+        return None, None
+    slots: Any = placement
+    replicas: Any = None
+    if isinstance(placement, Placement):
+        slots, replicas = placement.slots, placement.replicas
+    elif isinstance(placement, Mapping):
+        missing = {"slots", "replicas"} - set(placement)
+        if missing:
+            raise ArgumentError(f"a placement has slots and replicas; there are no {' and no '.join(sorted(missing))}")
+        slots, replicas = placement["slots"], placement["replicas"]
+    slots = np.ascontiguousarray(slots, np.uint32)
+    if replicas is None or np.size(replicas) == 0:
+        return slots, None
+    found = np.ascontiguousarray(_integers(replicas, "replicas"), np.int64)
+    if found.ndim != 2:
+        raise ShapeError(f"replicas of shape {found.shape}, which are not pages x rows")
+    if (found[:, 1:] >= 0)[found[:, :-1] < 0].any():
+        raise ArgumentError("the rows of a page of replicas come before its -1")
+    return slots, found
 
 
 def create(
@@ -160,7 +193,7 @@ def export(
 def _write(writer: _native.RowWriter, rows: _Rows, order: npt.NDArray[np.int64], encoding: str) -> None:
     """Writes rows in this order."""
     try:
-        for first in range(0, rows.count, rows.at_once):
+        for first in range(0, len(order), rows.at_once):
             numbers = order[first : first + rows.at_once]
             if rows.table is not None and rows.encoding == encoding:
                 writer.write_stored(rows.table._served.native.read_stored(rows.table._number, numbers.astype(np.uint64)))

@@ -18,6 +18,9 @@ __all__ = ["PagesTouched", "Placement", "PlacementMethod", "placement"]
 PlacementMethod = Literal["co-appearance", "frequency"]
 METHODS = ("co-appearance", "frequency")
 
+ROWS_A_PAGE_MOST = 4092
+"""Of a packed table: rows of one byte, beside the checksum of a page."""
+
 
 @dataclass(frozen=True)
 class PagesTouched:
@@ -45,7 +48,7 @@ class PagesTouched:
 class Placement:
     """Where each row is, and what that saves on the queries that were held out.
 
-    `pack(source, path, placement=placement.slots)` writes a table in this order.
+    `pack(source, path, placement=placement)` writes a table so.
     """
 
     slots: npt.NDArray[np.uint32]
@@ -55,7 +58,9 @@ class Placement:
     given: PagesTouched
     """By the queries that were held out, with rows in the order of their numbers."""
     placed: PagesTouched
-    """By the same queries, with rows in these slots."""
+    """By the same queries, with rows in these slots, and the fewest pages chosen where replicas give the choice."""
+    replicas: npt.NDArray[np.int64]
+    """Pages x rows_a_page: rows that lie once more, on pages after those of all rows; -1 behind the last of a page."""
 
     def facts(self) -> dict[str, Any]:
         """Numbers that tell what the placement saves."""
@@ -63,6 +68,7 @@ class Placement:
             "method": self.method,
             "rows": len(self.slots),
             "rows_a_page": self.rows_a_page,
+            "replica_pages": len(self.replicas),
             "queries_held_out": self.placed.queries,
             "look_ups_held_out": self.placed.look_ups,
             "pages_a_look_up_given": self.given.pages_a_look_up,
@@ -78,6 +84,7 @@ def placement(
     rows_a_page: int,
     method: PlacementMethod = "co-appearance",
     *,
+    replicas: float = 0.0,
     held_out: float = 0.1,
     session: Session | None = None,
 ) -> Placement:
@@ -95,6 +102,9 @@ def placement(
     method : {"co-appearance", "frequency"}
         Rows that appear in the same queries share a page (Social Hash Partitioner: recursive bisection, with the neighbours of
         each row), or rows of equal frequency do. Co-appearance gives rows by frequency, or as they are, where that is better.
+    replicas : float
+        Pages of rows that lie once more, beside others, for each page of rows: they save reads of rows that belong to several
+        groups (MaxEmbed), and take that part of the table's size again, and 8 bytes of the budget a row of theirs.
     held_out : float
         Share of the queries, the last ones, that nothing is learned from: on these, pages are counted. 0 learns from all.
     session : Session, optional
@@ -109,7 +119,8 @@ def placement(
     Raises
     ------
     ArgumentError
-        For a row number that the table does not have, offsets that decrease, no row a page, an unknown method.
+        For a row number that the table does not have, offsets that decrease, no row a page, an unknown method, a negative
+        number of replicas.
     ShapeError
         For ids or offsets of other dimensions.
     """
@@ -119,13 +130,17 @@ def placement(
         raise ArgumentError(f"held_out is a share of the queries, at least 0 and less than 1, not {held_out}")
     if not 1 <= rows_a_page < 1 << 32:
         raise ArgumentError(f"a page has at least one row, not {rows_a_page}")
+    if replicas and rows_a_page > ROWS_A_PAGE_MOST:
+        raise ArgumentError(f"no packed table has {rows_a_page} rows a page, and replicas are packed")
     ids, offsets = _queries(queries)
     count = len(offsets) - 1
     learned = count - int(held_out * count)
     table_rows = rows if isinstance(rows, int) else len(rows)
     session = session or default_session()
-    slots, given, placed = _native.place_rows(session._inner, ids, offsets, learned, table_rows, rows_a_page, method)
-    return Placement(slots, rows_a_page, method, PagesTouched(*given), PagesTouched(*placed))
+    slots, pages, given, placed = _native.place_rows(
+        session._inner, ids, offsets, learned, table_rows, rows_a_page, method, replicas
+    )
+    return Placement(slots, rows_a_page, method, PagesTouched(*given), PagesTouched(*placed), pages)
 
 
 def _queries(queries: Any) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:

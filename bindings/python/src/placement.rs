@@ -1,6 +1,6 @@
 //! Placement of the rows of a table on its pages, learned from queries.
 
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use outcore::tables::placement::{Placement, Queries};
 use pyo3::prelude::*;
 
@@ -11,8 +11,17 @@ use crate::session::Session;
 /// Queries, rows of each of them, and the pages that they touch.
 type Touched = (u64, u64, u64);
 
-/// The slot of each row, and what the queries from `learned` on touch: with rows in their given order, and
-/// in these slots. Query `q` is `ids[offsets[q]..offsets[q + 1]]`.
+/// The slot of each row, the rows of the pages of replicas, with -1 where a page has no more, and what the
+/// queries from `learned` on touch: with rows in their given order, and in these slots.
+type Placed<'py> = (
+    Bound<'py, PyArray1<u32>>,
+    Bound<'py, PyArray2<i64>>,
+    Touched,
+    Touched,
+);
+
+/// Learns a placement, with pages of replicas for this part of the pages. Query `q` is
+/// `ids[offsets[q]..offsets[q + 1]]`; what is learned from are those before `learned`.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -27,7 +36,8 @@ pub(crate) fn place_rows<'py>(
     rows: u64,
     rows_a_page: u32,
     method: &str,
-) -> PyResult<(Bound<'py, PyArray1<u32>>, Touched, Touched)> {
+    replicas: f64,
+) -> PyResult<Placed<'py>> {
     let (ids, offsets) = (ids.as_slice()?, offsets.as_slice()?);
     let queries = |offsets: &[u64]| {
         let query = |ends: &[u64]| ids[ends[0] as usize..ends[1] as usize].iter().copied();
@@ -44,13 +54,21 @@ pub(crate) fn place_rows<'py>(
             true => Placement::by_frequency(&log, rows_a_page)?,
             false => Placement::by_co_appearance(&log, rows_a_page, threads)?,
         };
+        let placement = placement.with_replicas(&log, replicas, threads)?;
         let given = Placement::in_order(log.row_count(), rows_a_page)?;
         let [given, placed] = [&given, &placement].map(|placement| {
             let touched = placement.pages_touched(&held_out);
             (touched.queries, touched.look_ups, touched.pages)
         });
-        Ok((placement.slot_of_row().to_vec(), given, placed))
+        let mut replicas = Vec::new();
+        for rows in placement.replicas() {
+            replicas.extend(rows.iter().map(|&row| i64::from(row)));
+            replicas.resize(replicas.len().next_multiple_of(rows_a_page as usize), -1);
+        }
+        Ok((placement.slot_of_row().to_vec(), replicas, given, placed))
     };
-    let (slots, given, placed) = carry_out(py, session, place)?;
-    Ok((PyArray1::from_vec(py, slots), given, placed))
+    let (slots, replicas, given, placed) = carry_out(py, session, place)?;
+    let pages = replicas.len() / rows_a_page as usize;
+    let replicas = PyArray1::from_vec(py, replicas).reshape([pages, rows_a_page as usize])?;
+    Ok((PyArray1::from_vec(py, slots), replicas, given, placed))
 }

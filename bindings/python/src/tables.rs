@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use numpy::{PyArrayDescrMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    PyArrayDescrMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods,
+};
+use outcore::tables::placement::Placement;
 use outcore::tables::reuse::{Miniatures, ReuseCounts, ReuseProfile, belady, static_top};
 use outcore::tables::{
     Bags, Failure, Feature, Gradient, Ids, Opening, Optimizer, Out, PolicyKind, Pooling,
@@ -27,6 +30,19 @@ fn wrong(what: impl Into<String>) -> PyErr {
 fn encoding_of(name: &str) -> PyResult<RowEncoding> {
     name.parse()
         .map_err(|error: outcore::kernels::embedding::UnknownEncoding| wrong(error.to_string()))
+}
+
+/// Paths of each table, and how it is opened.
+fn openings(tables: Vec<Given>) -> PyResult<Vec<(Vec<PathBuf>, Opening)>> {
+    let of = |(paths, tensor, encoding, for_writing): Given| -> PyResult<(Vec<PathBuf>, Opening)> {
+        let opening = Opening {
+            tensor,
+            encoding: encoding.as_deref().map(encoding_of).transpose()?,
+            for_writing,
+        };
+        Ok((paths, opening))
+    };
+    tables.into_iter().map(of).collect()
 }
 
 /// Tables that are looked up together.
@@ -88,22 +104,10 @@ impl Tables {
             reading_bytes,
             readers,
         };
-        let mut opened = Vec::with_capacity(tables.len());
-        for (paths, tensor, encoding, for_writing) in tables {
-            let opening = Opening {
-                tensor,
-                encoding: encoding.as_deref().map(encoding_of).transpose()?,
-                for_writing,
-            };
-            opened.push((paths, opening));
-        }
+        let opened = openings(tables)?;
         let (session, own) = (session.get()?, session.get()?.clone());
         let open = move |_: &dyn Fn() -> bool| {
-            let tables = opened
-                .iter()
-                .map(|(paths, opening)| Table::open(&own, paths, opening))
-                .collect::<outcore::Result<Vec<Table>>>()?;
-            TableSet::new(&own, tables, serving)
+            TableSet::new(&own, Table::open_all(&own, &opened)?, serving)
         };
         Ok(Tables(Owned::new(carry_out(py, session, open)?)))
     }
@@ -233,7 +237,7 @@ impl Tables {
         py: Python<'_>,
         table: usize,
         rows: PyReadonlyArray1<'_, u64>,
-        elements: numpy::PyReadonlyArray2<'_, f32>,
+        elements: PyReadonlyArray2<'_, f32>,
         delta: Option<u64>,
     ) -> PyResult<bool> {
         let (set, rows, elements) = (self.0.get()?, rows.as_slice()?, elements.as_slice()?);
@@ -253,24 +257,16 @@ impl Tables {
         Ok(self.0.get()?.table(table).version())
     }
 
-    /// Another table takes the place of one.
-    fn replace(
-        &self,
-        py: Python<'_>,
-        session: &Session,
-        table: usize,
-        new: (Vec<PathBuf>, Option<String>, Option<String>),
-    ) -> PyResult<()> {
-        let set = self.0.get()?;
-        let (paths, tensor, encoding) = new;
-        let opening = Opening {
-            tensor,
-            encoding: encoding.as_deref().map(encoding_of).transpose()?,
-            for_writing: false,
+    /// Other tables take the places of those with these numbers, all at once.
+    fn replace(&self, py: Python<'_>, session: &Session, new: Vec<(usize, Given)>) -> PyResult<()> {
+        let (numbers, given): (Vec<usize>, Vec<Given>) = new.into_iter().unzip();
+        let opened = openings(given)?;
+        let set = self.0.get()?.clone();
+        let (session, own) = (session.get()?, session.get()?.clone());
+        let replace = move |_: &dyn Fn() -> bool| {
+            let tables = Table::open_all(&own, &opened)?;
+            set.replace_all(numbers.into_iter().zip(tables).collect())
         };
-        let (session, own, set) = (session.get()?, session.get()?.clone(), set.clone());
-        let replace =
-            move |_: &dyn Fn() -> bool| set.replace(table, Table::open(&own, &paths, &opening)?);
         carry_out(py, session, replace)
     }
 
@@ -606,6 +602,7 @@ pub(crate) struct RowWriter(Owned<std::sync::Mutex<Option<TableWriter>>>);
 
 #[pymethods]
 impl RowWriter {
+    /// Of a packed table, with the slot of each row, perhaps.
     #[new]
     fn new(
         py: Python<'_>,
@@ -622,6 +619,35 @@ impl RowWriter {
             .transpose()?;
         RowWriter::begin(py, || {
             TableWriter::create(session, &path, rows, dim, encoding, placement)
+        })
+    }
+
+    /// Of a packed table with the slot of each row, and the rows of the pages of replicas, -1 behind the last
+    /// of a page.
+    #[staticmethod]
+    fn placed(
+        py: Python<'_>,
+        session: &Session,
+        path: PathBuf,
+        dim: usize,
+        encoding: &str,
+        slots: PyReadonlyArray1<'_, u32>,
+        replicas: PyReadonlyArray2<'_, i64>,
+    ) -> PyResult<RowWriter> {
+        let (session, encoding) = (session.get()?, encoding_of(encoding)?);
+        let rows_a_page = replicas.shape()[1];
+        let (slots, replicas) = (slots.as_slice()?.to_vec(), replicas.as_slice()?);
+        let rows_of = |page: &[i64]| -> Vec<u32> {
+            let rows = page.iter().take_while(|row| **row >= 0);
+            rows.map(|&row| u32::try_from(row).unwrap_or(u32::MAX))
+                .collect()
+        };
+        let pages = replicas.chunks(rows_a_page.max(1)).map(rows_of);
+        let pages: Vec<Vec<u32>> = pages.collect();
+        RowWriter::begin(py, || {
+            let rows_a_page = u32::try_from(rows_a_page).unwrap_or(u32::MAX);
+            let placement = Placement::of_slots(rows_a_page, slots, pages)?;
+            TableWriter::create_placed(session, &path, dim, encoding, placement)
         })
     }
 
@@ -649,7 +675,7 @@ impl RowWriter {
     }
 
     /// Appends rows of numbers.
-    fn write(&self, py: Python<'_>, rows: numpy::PyReadonlyArray2<'_, f32>) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, rows: PyReadonlyArray2<'_, f32>) -> PyResult<()> {
         let (dim, rows) = (rows.shape()[1].max(1), rows.as_slice()?);
         self.with(py, |writer| {
             rows.chunks(dim).try_for_each(|row| writer.write(row))

@@ -533,6 +533,52 @@ def test_rows_that_are_looked_up_together_share_pages(tmp_path: Path, session: o
     assert read["placed"] < 0.7 * read["given"]
 
 
+def test_rows_of_several_groups_lie_on_several_pages(tmp_path: Path, session: oc.Session) -> None:
+    # Half of the queries are of rows that are far apart, half of neighbours.
+    far = planted(1, 4000)[0].reshape(-1, 6)
+    random = np.random.default_rng(3)
+    near = random.integers(0, 8, (4000, 6)) + 8 * random.integers(0, 250, (4000, 1))
+    queries = random.permutation(np.concatenate([far, near]))
+    weight = random.standard_normal((2000, 128)).astype("float32")
+    read = []
+    for ratio in (0, 1):
+        found = embedding.placement(queries, 2000, 7, replicas=ratio, session=session)
+        assert found.replicas.shape[1] == 7 and found.facts()["replica_pages"] == len(found.replicas)
+        assert (len(found.replicas) > 0) == (ratio > 0) and len(found.replicas) <= 2000 // 7 + 1
+        path = tmp_path / str(ratio)
+        embedding.pack(weight, path, placement=found, session=session)
+        cold = Table.open(path, cache=0, session=session)
+        for query in queries[7200:7300]:
+            same(cold[query], weight[query])
+        read.append(cold.statistics.units_read)
+        same(Table.open(path, session=session)[np.arange(2000)], weight)
+        embedding.export(path, tmp_path / "out.npy", session=session)
+        same(np.load(tmp_path / "out.npy"), weight)
+        same(embedding.pack(path, tmp_path / "again", session=session)[:], weight)
+    assert read[1] < 0.8 * read[0]
+    half = embedding.pack(weight, tmp_path / "half", "float16", placement=found.slots, session=session)
+    same(half[:], weight.astype("float16"))
+    mapping = {"slots": found.slots, "replicas": found.replicas}
+    same(embedding.pack(weight, tmp_path / "mapped", placement=mapping, session=session)[:], weight)
+    assert (tmp_path / "mapped").read_bytes() == (tmp_path / "1").read_bytes()
+    holed = found.replicas.copy()
+    holed[0, :2] = -1, 5
+    beyond = np.full((1, 7), 2000)
+    for bad, encoding, text in (
+        (found.replicas, "float16", "pages of 7 rows, where a page has 15"),
+        (holed, None, "come before its -1"),
+        (beyond, None, "has row 2000 of 2000"),
+        (np.full((1, 7), -1), None, "has 0 rows"),
+        (found.replicas * 0.5, None, "are integers"),
+    ):
+        with pytest.raises(errors.ArgumentError, match=text):
+            embedding.pack(weight, tmp_path / "bad", encoding, placement={**mapping, "replicas": bad}, session=session)
+    with pytest.raises(errors.ArgumentError, match="no replicas"):
+        embedding.pack(weight, tmp_path / "bad", placement={"slots": found.slots}, session=session)
+    with pytest.raises(errors.ArgumentError, match="2000 rows for a table of 1999"):
+        embedding.pack(weight[1:], tmp_path / "bad", placement=found, session=session)
+
+
 def test_frequent_rows_share_pages(session: oc.Session) -> None:
     queries = (np.array([4, 2, 4, 2, 4, 0, 5]), np.array([0, 2, 3, 5]))
     found = embedding.placement(queries, 6, 2, "frequency", held_out=0, session=session)
@@ -556,6 +602,8 @@ def test_frequent_rows_share_pages(session: oc.Session) -> None:
         (([1], [0]), 6, 0, {}, errors.ArgumentError, "a page has at least one row"),
         (([1], [0]), 6, 2, {"method": "hash"}, errors.ArgumentError, "not 'hash'"),
         (([1], [0]), 6, 2, {"held_out": 1}, errors.ArgumentError, "held_out is a share"),
+        (([1], [0]), 6, 2, {"replicas": -1}, errors.ArgumentError, "replicas are 0 or more"),
+        (([1], [0]), 6, 5000, {"replicas": 1}, errors.ArgumentError, "5000 rows a page"),
         (([1], [0]), (1 << 32) - 1, 2, {}, errors.ArgumentError, "fewer than 4294967295 rows"),
     ],
 )
@@ -579,7 +627,7 @@ def test_the_command_places_rows(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", array)
 
     def run(*words: str) -> Any:
-        paths = [str(tmp_path / word) if word.endswith((".npy", ".packed")) else word for word in words]
+        paths = [str(tmp_path / word) if word.endswith((".npy", ".npz", ".packed")) else word for word in words]
         ran = CliRunner().invoke(cli, ["embed", *paths, "--json"], catch_exceptions=False)
         assert ran.exit_code == 0
         return json.loads(ran.output)
@@ -590,5 +638,8 @@ def test_the_command_places_rows(tmp_path: Path) -> None:
     assert told["pages_a_look_up"] < 0.5 * told["pages_a_look_up_given"]
     run("place", "square.npy", "same.npy", *given)
     same(np.load(tmp_path / "same.npy"), np.load(tmp_path / "slots.npy"))
-    run("pack", "weight.npy", "weight.packed", "--placement", "slots.npy")
-    same(Table.open(tmp_path / "weight.packed")[np.arange(2000)], weight)
+    told = run("place", "square.npy", "slots.npz", "--replicas", "0.25", *given)
+    assert told["replica_pages"] > 0
+    for slots in ("slots.npy", "slots.npz"):
+        run("pack", "weight.npy", "weight.packed", "--placement", slots)
+        same(Table.open(tmp_path / "weight.packed")[np.arange(2000)], weight)

@@ -180,6 +180,24 @@ def test_updates_are_seen_by_others_once_they_are_committed(tmp_path: Path) -> N
         SGD(EmbeddingBag(reader))
 
 
+def test_a_set_goes_over_to_one_commit_of_its_tables(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c.npy"]
+    for path in paths[:2]:
+        create((50, 4), path)
+    np.save(paths[2], np.zeros((50, 4), np.float32))
+    readers, writers = TableSet(paths), TableSet(paths[:2], writable=True)
+    assert not readers.refresh()
+    for step in range(1, 4):
+        for table in writers:
+            table.update([7], [[step] * 4])
+        assert writers.commit() == {"0": step, "1": step}
+        assert [table[7][0] for table in readers] == [step - 1, step - 1, 0]
+        assert readers.refresh() and not readers.refresh()
+        assert [table[7][0] for table in readers] == [step, step, 0]
+        assert [table.version for table in readers] == [step, step, None]
+    assert not writers.refresh()
+
+
 WRITER = """
 import sys
 import numpy as np
@@ -212,3 +230,51 @@ def test_a_writer_that_is_killed_leaves_its_last_version_whole(tmp_path: Path) -
         assert table.version is not None and told <= table.version <= told + 1 and table.version > last
         last = table.version
         np.testing.assert_array_equal(table[:], np.full((2000, 8), last))
+
+
+TRAINER = """
+import sys
+import numpy as np
+from outcore.embedding import Feature, TableSet
+tables = TableSet(sys.argv[1:], writable=True, cache="64KiB")
+print("open", flush=True)
+ids = np.arange(500)
+while True:
+    # Each step adds one to all elements of all rows of all tables.
+    features = [Feature(number, ids) for number in range(len(tables))]
+    tables.train(features, [np.full((500, 8), -1, np.float32)] * len(tables), "sgd", 1.0)
+    print(max(tables.commit().values()), flush=True)
+"""
+
+
+def test_a_trainer_of_several_tables_that_is_killed_leaves_one_version_of_all(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "b", "deep/er/c")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        create((500, 8), path, "sgd")
+    random = np.random.default_rng(8)
+    last = 0
+    for kill in range(8):
+        process = subprocess.Popen([sys.executable, "-c", TRAINER, *map(str, paths)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        told = int(process.stdout.readline())
+        for _ in range(20):
+            versions = {table.version for table in TableSet(paths)}
+            assert len(versions) == 1, "a set that is opened meanwhile is of one commit"
+        told = max(told, int(process.stdout.readline()))
+        time.sleep(random.random() * 0.03)
+        os.kill(process.pid, signal.SIGKILL)
+        told = max([told, *(int(line) for line in process.stdout.read().split("\n")[:-1])])
+        process.wait()
+        found = {Table.open(path).version for path in paths}
+        assert len(found) == 1
+        version = found.pop()
+        assert version is not None and max(told, last) <= version <= told + 1
+        # What is opened first, for writing, finds and leaves the same.
+        first = paths[kill % 4 : kill % 4 + 1] or paths[::-1]
+        assert {table.version for table in TableSet(first, writable=True)} == {version}
+        for table in TableSet(paths):
+            assert table.version == version
+            np.testing.assert_array_equal(table[:], np.full((500, 8), version))
+        last = version

@@ -10,6 +10,16 @@ use outcore_core::{DType, Error, Result};
 use outcore_kernels::embedding::{Pooling, Weights};
 
 /// Row numbers of either width.
+///
+/// ```
+/// use outcore_core::DType;
+/// use outcore_tables::Ids;
+///
+/// let ids = Ids::I32(&[7, -1]);
+/// assert_eq!((ids.len(), ids.is_empty(), ids.get(1)), (2, false, -1));
+/// let bytes = [0u64, 5].map(u64::to_ne_bytes);
+/// assert!(Ids::of(DType::F32, bytes.as_flattened()).is_err());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Ids<'a> {
     /// 32 bits.
@@ -20,6 +30,16 @@ pub enum Ids<'a> {
 
 impl<'a> Ids<'a> {
     /// Numbers of one of the two types, in memory that is aligned for them.
+    ///
+    /// ```
+    /// use outcore_core::DType;
+    /// use outcore_tables::Ids;
+    ///
+    /// let numbers = [3i64, 1];
+    /// let ids = Ids::of(DType::I64, bytemuck::cast_slice(&numbers))?;
+    /// assert_eq!(ids.get(0), 3);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::DType`] for another type, [`Error::Shape`] for bytes that are no whole aligned numbers.

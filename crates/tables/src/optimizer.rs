@@ -6,6 +6,15 @@ use std::str::FromStr;
 use outcore_kernels::embedding::RowUpdate;
 
 /// How rows change with their gradients.
+///
+/// ```
+/// use outcore_tables::Optimizer;
+///
+/// let adam: Optimizer = "adam".parse()?;
+/// assert_eq!(adam, Optimizer::Adam { betas: (0.9, 0.999), eps: 1e-8 });
+/// assert_eq!(adam.name(), "adam");
+/// # Ok::<(), outcore_tables::UnknownOptimizer>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
     /// `torch.optim.SGD`, without momentum.

@@ -4,27 +4,31 @@
 //!
 //! ```text
 //!   byte 0                 4096             4096 + page_bytes
-//!   | header              | page 0           | page 1 ...          | placement, where there is one |
+//!   | header              | page 0           | page 1 ...   | pages of replicas | placement, where there is one |
 //!
 //!   header     "outcore table\n" | 2 zeros | length of the JSON, u32 | JSON | zeros | CRC-32C of all before it, u32
 //!   page       row | row | ... | zeros | CRC-32C of all before it, u32
 //!   row        its elements, as its encoding has them | its state for training (`state_bytes`)
-//!   placement  slot of each row, u32, and a CRC-32C of them, u32
+//!   placement  slot of each row, u32 | row in each slot of the pages of replicas, u32 | CRC-32C of them, u32
 //! ```
 //!
 //! All numbers are little-endian. Row r lies in slot r, or where the placement says; slot s lies in page
-//! s / rows_a_page.
+//! s / rows_a_page. Pages of replicas, of a table with a placement, have rows once more.
 
 use outcore_core::FormatError;
 use outcore_core::format::corrupt;
 use outcore_kernels::embedding::RowEncoding;
 use serde::{Deserialize, Serialize};
 
+use crate::placement::Slots;
+
 /// Bytes of the header, and what pages are multiples of.
 pub(crate) const PAGE_BYTES: usize = 4096;
 const MAGIC: &[u8; 16] = b"outcore table\n\0\0";
 const SUM_BYTES: usize = 4;
 const VERSION: u32 = 1;
+/// In a slot of a page of replicas that has none.
+pub(crate) const NO_ROW: u32 = u32::MAX;
 
 /// What the header says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +43,12 @@ pub(crate) struct Header {
     pub(crate) page_bytes: usize,
     pub(crate) rows_a_page: u64,
     pub(crate) has_placement: bool,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) replica_pages: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Where rows are.
@@ -79,6 +89,7 @@ impl Layout {
             page_bytes,
             rows_a_page,
             has_placement,
+            replica_pages: 0,
         };
         let layout = Layout {
             header,
@@ -88,13 +99,35 @@ impl Layout {
         layout.checked_file_bytes().map(|_| layout)
     }
 
+    /// With as many pages of replicas; `None` without a placement, and for more slots than 32 bits number.
+    pub(crate) fn with_replicas(mut self, pages: u64) -> Option<Layout> {
+        self.header.replica_pages = pages;
+        let all = self.pages().checked_add(pages)?;
+        let slots = all.checked_mul(self.header.rows_a_page)?;
+        let is_possible = self.header.has_placement
+            && slots < u64::from(NO_ROW)
+            && self.checked_file_bytes().is_some();
+        (pages == 0 || is_possible).then_some(self)
+    }
+
     /// Bytes of a row with its state.
     pub(crate) fn record_bytes(&self) -> usize {
         self.row_bytes + self.header.state_bytes
     }
 
+    /// Pages that have every row once; those of replicas follow them.
     pub(crate) fn pages(&self) -> u64 {
         self.header.rows.div_ceil(self.header.rows_a_page)
+    }
+
+    /// The first slot of the pages of replicas, and how many they have.
+    pub(crate) fn replica_slots(&self) -> (u64, u64) {
+        let Header {
+            rows_a_page,
+            replica_pages,
+            ..
+        } = self.header;
+        (self.pages() * rows_a_page, replica_pages * rows_a_page)
     }
 
     /// Where a page begins.
@@ -105,10 +138,11 @@ impl Layout {
     /// Where the placement begins, and its bytes.
     pub(crate) fn placement(&self) -> (u64, u64) {
         let bytes = match self.header.has_placement {
-            true => self.header.rows * 4 + SUM_BYTES as u64,
+            true => (self.header.rows + self.replica_slots().1) * 4 + SUM_BYTES as u64,
             false => 0,
         };
-        (self.page_offset(self.pages()), bytes)
+        let pages = self.pages() + self.header.replica_pages;
+        (self.page_offset(pages), bytes)
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -117,9 +151,12 @@ impl Layout {
     }
 
     fn checked_file_bytes(&self) -> Option<u64> {
-        let pages = self.pages().checked_mul(self.header.page_bytes as u64)?;
-        let bytes = pages.checked_add(self.header.rows.checked_mul(4)?)?;
+        let pages = self.pages().checked_add(self.header.replica_pages)?;
+        let slots = (self.header.replica_pages).checked_mul(self.header.rows_a_page)?;
+        let numbers = self.header.rows.checked_add(slots)?.checked_mul(4)?;
+        let bytes = pages.checked_mul(self.header.page_bytes as u64)?;
         bytes
+            .checked_add(numbers)?
             .checked_add(2 * PAGE_BYTES as u64)
             .filter(|bytes| i64::try_from(*bytes).is_ok())
     }
@@ -201,6 +238,7 @@ impl Layout {
             header.state_bytes,
             header.has_placement,
         )
+        .and_then(|layout| layout.with_replicas(header.replica_pages))
         .filter(|layout| layout.header == header)
         .ok_or_else(|| wrong("its numbers contradict each other"))
     }
@@ -223,16 +261,25 @@ pub(crate) fn is_sound(page: &[u8]) -> bool {
     sum == checksum(bytes).to_le_bytes()
 }
 
-/// The slot of each row from its bytes.
+/// The bytes of a placement: the slot of each row, and the row in each slot of the pages of replicas.
+pub(crate) fn placement_bytes(slots: &[u32], replicas: &[u32]) -> Vec<u8> {
+    let numbers = slots.iter().chain(replicas);
+    let mut bytes: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
+    bytes.extend([0; SUM_BYTES]);
+    seal(&mut bytes);
+    bytes
+}
+
+/// Where rows lie, from the bytes of a placement.
 ///
 /// # Errors
-/// [`FormatError::Corrupt`] where it is no permutation.
+/// [`FormatError::Corrupt`] where the slots are no permutation, or rows are not there.
 pub(crate) fn parse_placement(
     object: &str,
-    offset: u64,
     bytes: &[u8],
-    rows: u64,
-) -> Result<Vec<u32>, FormatError> {
+    layout: &Layout,
+) -> Result<Slots, FormatError> {
+    let (offset, _) = layout.placement();
     let wrong = |reason: &str| {
         corrupt(
             object,
@@ -243,14 +290,25 @@ pub(crate) fn parse_placement(
     if !is_sound(bytes) {
         return Err(wrong("its checksum does not match"));
     }
-    let slots: Vec<u32> = bytes[..bytes.len() - SUM_BYTES]
-        .chunks_exact(4)
-        .map(|slot| u32::from_le_bytes(slot.try_into().expect("four bytes")))
-        .collect();
-    match is_permutation(slots.iter().map(|&slot| u64::from(slot)), rows as usize) {
-        true => Ok(slots),
-        false => Err(wrong("two rows share a slot")),
+    let (rows, content) = (layout.header.rows, &bytes[..bytes.len() - SUM_BYTES]);
+    let (slots, replicas) = content.split_at(rows as usize * 4);
+    let slots: Vec<u32> = numbers(slots).collect();
+    if !is_permutation(slots.iter().map(|&slot| u64::from(slot)), rows as usize) {
+        return Err(wrong("two rows share a slot"));
     }
+    if let Some(row) = numbers(replicas).find(|&row| row != NO_ROW && u64::from(row) >= rows) {
+        return Err(wrong(&format!("a replica of row {row} of {rows}")));
+    }
+    let (first, _) = layout.replica_slots();
+    let replicas = numbers(replicas)
+        .zip(first as u32..)
+        .filter(|(row, _)| *row != NO_ROW);
+    Ok(Slots::new(layout.header.rows_a_page as u32, slots).with_replicas(replicas))
+}
+
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    let (numbers, _) = bytes.as_chunks::<4>();
+    numbers.iter().copied().map(u32::from_le_bytes)
 }
 
 /// Whether these are all numbers below `count`, each once.
@@ -336,21 +394,46 @@ mod tests {
 
     #[test]
     fn a_placement_is_a_permutation() {
-        let bytes = |slots: &[u32]| {
-            let mut bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
-            bytes.extend([0; 4]);
-            seal(&mut bytes);
-            bytes
-        };
-        assert_eq!(
-            parse_placement("t", 0, &bytes(&[2, 0, 1]), 3).unwrap(),
-            [2, 0, 1]
-        );
-        for bad in [&[0, 0, 1][..], &[0, 1, 3], &[0, 1]] {
-            assert!(parse_placement("t", 0, &bytes(bad), 3).is_err());
+        let layout = Layout::new(3, 500, RowEncoding::F32, 0, true).unwrap();
+        let parsed = |slots: &[u32]| parse_placement("t", &placement_bytes(slots, &[]), &layout);
+        assert_eq!(parsed(&[2, 0, 1]).unwrap().of_rows, [2, 0, 1]);
+        for bad in [&[0, 0, 1][..], &[0, 1, 3]] {
+            assert!(parsed(bad).is_err());
         }
-        let mut damaged = bytes(&[2, 0, 1]);
+        let mut damaged = placement_bytes(&[2, 0, 1], &[]);
         damaged[0] = 1;
-        assert!(parse_placement("t", 0, &damaged, 3).is_err());
+        assert!(parse_placement("t", &damaged, &layout).is_err());
+    }
+
+    #[test]
+    fn replicas_are_in_pages_after_those_of_all_rows() {
+        let layout = Layout::new(3, 500, RowEncoding::F32, 0, true).unwrap();
+        assert_eq!((layout.header.rows_a_page, layout.pages()), (2, 2));
+        let plain = layout.clone().with_replicas(0).unwrap();
+        assert_eq!(plain, layout);
+        let layout = layout.with_replicas(2).unwrap();
+        let (offset, bytes) = layout.placement();
+        assert_eq!((offset, bytes), (4096 * 5, 4 * (3 + 4) + SUM_BYTES as u64));
+        let found = Layout::parse("t", &layout.header_page(), layout.file_bytes()).unwrap();
+        assert_eq!(found, layout);
+        assert!(Layout::parse("t", &layout.header_page(), layout.file_bytes() - 1).is_err());
+
+        let parsed = |replicas: &[u32]| {
+            let bytes = placement_bytes(&[2, 0, 1], replicas);
+            parse_placement("t", &bytes, &layout)
+        };
+        let slots = [(2, 4), (0, 5), (0, 6)].into_iter();
+        let expected = Slots::new(2, vec![2, 0, 1]).with_replicas(slots);
+        assert_eq!(parsed(&[2, 0, 0, NO_ROW]).unwrap(), expected);
+        assert!(parsed(&[2, 0, 3, NO_ROW]).is_err());
+
+        let without = Layout::new(3, 500, RowEncoding::F32, 0, false).unwrap();
+        assert!(without.with_replicas(1).is_none());
+        for pages in [u64::MAX, u64::MAX / 4096, 1 << 31] {
+            assert!(plain.clone().with_replicas(pages).is_none(), "{pages}");
+            let mut bad = layout.clone();
+            bad.header.replica_pages = pages;
+            assert!(Layout::parse("t", &bad.header_page(), i64::MAX as u64).is_err());
+        }
     }
 }

@@ -74,6 +74,26 @@ struct State<T> {
 }
 
 /// A look-up in progress. Dropping it cancels it.
+///
+/// ```
+/// # use outcore_core::{Session, Settings};
+/// # use outcore_tables::*;
+/// # fn main() -> outcore_core::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+/// # let path = folder.path().join("table");
+/// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+/// # let table = Table::open(&session, &[path], &Opening::default())?;
+/// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+/// use std::time::Duration;
+///
+/// let pending = set.submit(|set, _| Ok(set.len()))?;
+/// while !pending.wait_timeout(Duration::from_millis(50)) {}
+/// assert_eq!(pending.wait()?, 1);
+/// set.submit(|_, _| Ok(()))?.cancel();
+/// # Ok(())
+/// # }
+/// ```
 pub struct Pending<T>(Arc<State<T>>);
 
 impl<T> Pending<T> {

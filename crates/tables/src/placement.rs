@@ -12,10 +12,11 @@
 //!   (Eisenman et al., MLSys 2019) has it. To the queries of the log come lists of a row and its
 //!   nearest neighbours (neighbours.rs), since a short log has more evidence of those than of groups
 //!   of a page's size; then pairs of pages are improved (refinement.rs).
-//! - *With replicas*: more pages, for rows that belong to more than one group, and the choice of
-//!   pages for a query among them (replicas.rs), after MaxEmbed.
+//! - *With replicas*: more pages, for rows that belong to more than one group (replicas.rs), and the
+//!   choice of pages for a query among them (chooser.rs), after MaxEmbed.
 
 mod bisection;
+mod chooser;
 mod lists;
 mod neighbours;
 mod queries;
@@ -29,10 +30,11 @@ use outcore_core::{Error, Result};
 use self::bisection::Part;
 use self::lists::Lists;
 use self::neighbours::Neighbours;
-use self::replicas::Replicas;
+use crate::packed::is_permutation;
 
+pub use self::chooser::Chooser;
+pub(crate) use self::chooser::Slots;
 pub use self::queries::Queries;
-pub use self::replicas::Chooser;
 
 /// Neighbours of a row that become one more list, for each row of a page.
 const NEIGHBOURS_A_PAGE_ROW: usize = 2;
@@ -55,12 +57,21 @@ const NEIGHBOUR_QUERIES_MOST: usize = 1000;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    rows_a_page: u32,
-    slot_of_row: Vec<u32>,
-    replicas: Replicas,
+    slots: Slots,
+    /// The rows of each page of replicas.
+    replica_pages: Lists,
 }
 
 /// Pages that queries touch.
+///
+/// ```
+/// use outcore_tables::placement::{Placement, Queries};
+///
+/// let log = Queries::new(4, [vec![0, 1], vec![1, 2, 3]])?;
+/// let touched = Placement::in_order(4, 2)?.pages_touched(&log);
+/// assert_eq!((touched.a_query(), touched.a_look_up()), (1.5, 0.6));
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagesTouched {
     /// Of all queries, each counted for itself.
@@ -86,6 +97,12 @@ impl PagesTouched {
 impl Placement {
     /// Rows in their given order.
     ///
+    /// ```
+    /// let placement = outcore_tables::placement::Placement::in_order(3, 2)?;
+    /// assert_eq!(placement.slot_of_row(), [0, 1, 2]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// `Value` for pages of no rows.
@@ -94,6 +111,14 @@ impl Placement {
     }
 
     /// Rows by how many queries they are in, most first; equal ones by number.
+    ///
+    /// ```
+    /// use outcore_tables::placement::{Placement, Queries};
+    ///
+    /// let log = Queries::new(3, [vec![2], vec![2, 1]])?;
+    /// assert_eq!(Placement::by_frequency(&log, 2)?.slot_of_row(), [2, 1, 0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -110,6 +135,15 @@ impl Placement {
     ///
     /// Memory: some 60 bytes a look-up of the log and 20 a row. Time: some twenty rounds over the
     /// look-ups for each halving of the pages; the square of the length of a query up to 1000 rows.
+    ///
+    /// ```
+    /// use outcore_tables::placement::{Placement, Queries};
+    ///
+    /// let log = Queries::new(4, [vec![0, 2], vec![1, 3]])?;
+    /// let placement = Placement::by_co_appearance(&log, 2, 1)?;
+    /// assert_eq!(placement.pages_touched(&log).pages, 2);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -136,25 +170,74 @@ impl Placement {
             slot_of_row[row as usize] = slot as u32;
         }
         Ok(Placement {
-            rows_a_page,
-            slot_of_row,
-            replicas: Replicas::none(),
+            slots: Slots::new(rows_a_page, slot_of_row),
+            replica_pages: Lists::new(),
         })
+    }
+
+    /// Rows in these slots, and the rows of each page of replicas after their pages, such as those of
+    /// a placement that was kept.
+    ///
+    /// ```
+    /// use outcore_tables::placement::Placement;
+    ///
+    /// let placement = Placement::of_slots(2, vec![3, 0, 2, 1], [vec![0, 1]])?;
+    /// assert_eq!((placement.rows_a_page(), placement.home_page_count()), (2, 2));
+    /// assert_eq!(placement.slot_of_row(), [3, 0, 2, 1]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Value` for slots that are no permutation, pages of no rows or too many, rows that there are
+    /// not, and more slots than 32 bits number.
+    pub fn of_slots(
+        rows_a_page: u32,
+        slot_of_row: Vec<u32>,
+        replicas: impl IntoIterator<Item = Vec<u32>>,
+    ) -> Result<Placement> {
+        let rows = slot_of_row.len();
+        let wrong = |what: String| Err(Error::Value { what });
+        if !is_permutation(slot_of_row.iter().map(|&slot| u64::from(slot)), rows) {
+            return wrong(format!(
+                "a placement gives each of {rows} rows a slot of its own"
+            ));
+        }
+        let pages: Lists = replicas.into_iter().collect();
+        for (page, replicas) in pages.iter().enumerate() {
+            if replicas.is_empty() || replicas.len() > rows_a_page as usize {
+                let count = replicas.len();
+                return wrong(format!(
+                    "page {page} of replicas has {count} rows, not 1 to {rows_a_page}"
+                ));
+            }
+            if let Some(row) = replicas.iter().find(|row| **row as usize >= rows) {
+                return wrong(format!("page {page} of replicas has row {row} of {rows}"));
+            }
+        }
+        let mut placement = Placement::in_order(0, rows_a_page)?;
+        placement.slots.of_rows = slot_of_row;
+        placement.check_slots(pages.len())?;
+        Ok(placement.with_pages(pages))
     }
 
     /// Rows a page.
     pub fn rows_a_page(&self) -> u32 {
-        self.rows_a_page
+        self.slots.rows_a_page
     }
 
     /// The slot of each row: a permutation. Slot `s` is in page `s / rows_a_page`.
     pub fn slot_of_row(&self) -> &[u32] {
-        &self.slot_of_row
+        &self.slots.of_rows
+    }
+
+    pub(crate) fn into_slot_of_row(self) -> Vec<u32> {
+        self.slots.of_rows
     }
 
     /// Pages that hold every row once; replicas are in the pages after them.
     pub fn home_page_count(&self) -> u32 {
-        (self.slot_of_row.len() as u32).div_ceil(self.rows_a_page)
+        (self.slot_of_row().len() as u32).div_ceil(self.rows_a_page())
     }
 
     /// Pages that queries touch, where each takes the pages that a [`Chooser`] chooses.
@@ -167,21 +250,13 @@ impl Placement {
         let mut slots = Vec::new();
         let pages = queries.iter().map(|rows| {
             chooser.choose(rows, &mut slots);
-            self.page_count_of(&mut slots)
+            self.slots.page_count(&mut slots)
         });
         PagesTouched {
             pages: pages.sum(),
             queries: queries.len() as u64,
             look_ups: queries.look_ups() as u64,
         }
-    }
-
-    /// Pages of some slots, which are sorted on the way.
-    fn page_count_of(&self, slots: &mut [u32]) -> u64 {
-        slots.sort_unstable();
-        slots
-            .chunk_by(|a, b| a / self.rows_a_page == b / self.rows_a_page)
-            .count() as u64
     }
 }
 

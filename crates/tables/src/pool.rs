@@ -8,6 +8,18 @@ use outcore_kernels::embedding::{Pooling, RowEncoding, Weights};
 
 /// Where the rows of a feature's result go: memory of the caller, of which a row begins every
 /// `pitch_bytes`.
+///
+/// ```
+/// use outcore_core::DType;
+/// use outcore_tables::Out;
+///
+/// let mut sums = [0.0; 6];
+/// Out::of_f32(&mut sums, 3, 2)?;
+/// // The left halves of two rows of four numbers.
+/// Out::new(bytemuck::cast_slice_mut(&mut [0.0f32; 8]), DType::F32, 16, 2, 2)?;
+/// assert!(Out::of_f32(&mut sums, 4, 2).is_err());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
 pub struct Out<'a> {
     bytes: &'a mut [u8],
     dtype: DType,

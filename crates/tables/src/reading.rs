@@ -42,8 +42,9 @@ impl<'a> Reading<'a> {
     pub(crate) fn begin(
         set: &'a Service,
         tables: &'a [Served],
-        window: Window,
+        mut window: Window,
     ) -> Result<Reading<'a>> {
+        window.choose_pages(tables);
         let (inbox, mut theirs) = (Arc::<Inbox>::default(), Vec::new());
         let keys = window.units.iter().map(|(key, _)| *key);
         let claims = set.in_flight.claim(keys, &inbox, &mut theirs);

@@ -96,15 +96,22 @@ impl Service {
         Arc::clone(&self.tables.locked())
     }
 
-    /// Calls that begin from now on see another table under this number.
+    /// Calls that begin from now on see other tables under these numbers: all that are new, if each of them
+    /// passes the check.
     pub(crate) fn replace(
         &self,
-        number: usize,
-        new: impl FnOnce(&Served) -> Result<Served>,
+        new: Vec<(usize, Table)>,
+        check: impl Fn(&Table, &Table) -> Result<()>,
+        serve: impl Fn(&Served, Table) -> Served,
     ) -> Result<()> {
         let mut tables = self.tables.locked();
-        let next = new(served(&tables, number)?)?;
-        Arc::make_mut(&mut tables)[number] = next;
+        for (number, table) in &new {
+            check(&served(&tables, *number)?.table, table)?;
+        }
+        let tables = Arc::make_mut(&mut tables);
+        for (number, table) in new {
+            tables[number] = serve(&tables[number], table);
+        }
         Ok(())
     }
 

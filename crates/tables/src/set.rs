@@ -118,6 +118,22 @@ pub struct Statistics {
 impl TableSet {
     /// Serves tables with memory of the session, which is reserved now.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// let table = Table::open(&session, &[path], &Opening::default())?;
+    /// let serving = Serving { cache_bytes: Some(1 << 20), ..Serving::default() };
+    /// let set = TableSet::new(&session, vec![table], serving)?;
+    /// assert_eq!((set.len(), set.is_empty(), set.table(0).rows()), (1, false, 3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Value`] for no readers.
     pub fn new(session: &Session, tables: Vec<Table>, serving: Serving) -> Result<TableSet> {
@@ -183,6 +199,28 @@ impl TableSet {
     /// Has a thread of the set carry out work on it, such as a [`look_up`](TableSet::look_up), while the
     /// caller goes on. There are as many threads as readers.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let pending = set.submit(|set, go_on| {
+    ///     let mut stored = [0; 8];
+    ///     set.read_stored(0, &[2, 0], &mut stored, go_on)?;
+    ///     Ok(stored)
+    /// })?;
+    /// // The caller goes on meanwhile.
+    /// let [four, one] = [4.0f32, 1.0].map(f32::to_le_bytes);
+    /// assert_eq!(pending.wait()?, *[four, one].as_flattened());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Failed`] where the system has no threads, and in submitted work itself.
     pub fn submit<T: Send + 'static>(
@@ -227,6 +265,32 @@ impl TableSet {
 
     /// What was done with a table.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let rows = Feature {
+    ///     table: 0,
+    ///     ids: Ids::I32(&[2, 0]),
+    ///     bags: Bags::Each,
+    ///     mode: Pooling::Sum,
+    ///     weights: None,
+    ///     padding: None,
+    /// };
+    /// let mut found = [0.0; 2];
+    /// set.look_up(&[rows], &mut [Out::of_f32(&mut found, 2, 1)?], &mut || true)?;
+    /// let known = set.statistics(0);
+    /// assert_eq!((known.looked_up, known.hits, known.units_read), (2, 0, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     /// Without such a one.
     #[must_use]
@@ -248,6 +312,31 @@ impl TableSet {
     /// Looks features up: the rows of each one's bags go to its `out`. All bags that can be had are; those
     /// that cannot are NaN there, and returned with the reason. `go_on` is asked every 50 ms or so.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let bags = Feature {
+    ///     table: 0,
+    ///     ids: Ids::I32(&[2, 0]),
+    ///     bags: Bags::Fixed(2),
+    ///     mode: Pooling::Sum,
+    ///     weights: None,
+    ///     padding: None,
+    /// };
+    /// let mut sums = [0.0];
+    /// let failed = set.look_up(&[bags], &mut [Out::of_f32(&mut sums, 1, 1)?], &mut || true)?;
+    /// assert!(failed.is_empty() && sums == [5.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Value`] and [`Error::Shape`] for ids, offsets and results that do not fit, before anything
     /// is read; [`Error::Cancelled`]; those of the engine.
@@ -261,6 +350,33 @@ impl TableSet {
     }
 
     /// As [`look_up`](TableSet::look_up), of what was [announced](TableSet::prefetch) for this time.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let rows = Feature {
+    ///     table: 0,
+    ///     ids: Ids::I32(&[2, 0]),
+    ///     bags: Bags::Each,
+    ///     mode: Pooling::Sum,
+    ///     weights: None,
+    ///     padding: None,
+    /// };
+    /// let time = set.announce(&[rows])?;
+    /// let mut found = [0.0; 2];
+    /// let out = Out::of_f32(&mut found, 2, 1)?;
+    /// set.look_up_at(&[rows], &mut [out], Some(time), &mut || true)?;
+    /// assert_eq!(found, [4.0, 1.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`look_up`](TableSet::look_up).
@@ -305,6 +421,32 @@ impl TableSet {
     /// Rows that are going to be looked up: of the rows in memory those stay that are looked up next. The
     /// time at which they are, for [`look_up_at`](TableSet::look_up_at); times are to be used in this order.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let rows = Feature {
+    ///     table: 0,
+    ///     ids: Ids::I32(&[2, 0]),
+    ///     bags: Bags::Each,
+    ///     mode: Pooling::Sum,
+    ///     weights: None,
+    ///     padding: None,
+    /// };
+    /// assert_eq!(set.announce(&[rows])?, 1);
+    /// assert_eq!(set.announce(&[rows])?, 2);
+    /// // Neither will be looked up.
+    /// set.withdraw(2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OverBudget`]; as [`look_up`](TableSet::look_up) for ids that are no rows.
     pub fn announce(&self, features: &[Feature<'_>]) -> Result<u64> {
@@ -337,6 +479,33 @@ impl TableSet {
     /// the time at which they are, for [`look_up_at`](TableSet::look_up_at). Times are to be used in this
     /// order. What cannot be read is left to the look-up.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let rows = Feature {
+    ///     table: 0,
+    ///     ids: Ids::I32(&[2, 0]),
+    ///     bags: Bags::Each,
+    ///     mode: Pooling::Sum,
+    ///     weights: None,
+    ///     padding: None,
+    /// };
+    /// let time = set.prefetch(&[rows], &mut || true)?;
+    /// let mut found = [0.0; 2];
+    /// let out = Out::of_f32(&mut found, 2, 1)?;
+    /// set.look_up_at(&[rows], &mut [out], Some(time), &mut || true)?;
+    /// assert_eq!(set.statistics(0).hits, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`look_up`](TableSet::look_up).
     pub fn prefetch(
@@ -352,6 +521,30 @@ impl TableSet {
 
     /// Reads rows that may be looked up into memory, as far as the policy has room for them. For tables that
     /// are trained: their rows are looked up when those of the step before have changed.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let rows = Feature {
+    ///     table: 0,
+    ///     ids: Ids::I32(&[2, 0]),
+    ///     bags: Bags::Each,
+    ///     mode: Pooling::Sum,
+    ///     weights: None,
+    ///     padding: None,
+    /// };
+    /// set.load(&[rows], &mut || true)?;
+    /// assert_eq!(set.statistics(0).cached_rows, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`look_up`](TableSet::look_up).
@@ -383,6 +576,21 @@ impl TableSet {
     /// Rows that are to stay in memory whatever comes, such as those that a profile found to be looked up
     /// most; how many of them have room.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// assert_eq!(set.keep(0, &[0, 2], &mut || true)?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`look_up`](TableSet::look_up).
     pub fn keep(&self, table: usize, rows: &[u64], go_on: &mut dyn FnMut() -> bool) -> Result<u64> {
@@ -406,6 +614,23 @@ impl TableSet {
     }
 
     /// Reads rows as they are stored, one behind another.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// # let table = Table::open(&session, &[path], &Opening::default())?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let mut stored = [0; 8];
+    /// set.read_stored(0, &[2, 0], &mut stored, &mut || true)?;
+    /// assert_eq!(stored[..4], 4.0f32.to_le_bytes());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`look_up`](TableSet::look_up), but for the first row that cannot be had; [`Error::Shape`] where

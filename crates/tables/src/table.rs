@@ -18,9 +18,27 @@ use outcore_store::versions::is_versioned;
 use serde::Deserialize;
 
 use crate::packed::{self, Layout, PAGE_BYTES};
+use crate::placement::Slots;
 use crate::versioned::Versioned;
 
 /// Rows of one length on SSD. Clones are the same table; it may be used from any thread.
+///
+/// ```
+/// # use outcore_core::{Session, Settings};
+/// # use outcore_tables::*;
+/// # fn main() -> outcore_core::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+/// # let path = folder.path().join("table");
+/// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+/// let table = Table::open(&session, &[path.clone()], &Opening::default())?;
+/// assert_eq!((table.name(), table.rows(), table.dim()), (path.to_str().unwrap(), 3, 1));
+/// assert_eq!((table.encoding(), table.row_bytes(), table.nbytes()), (RowEncoding::F32, 4, 12));
+/// assert_eq!((table.is_packed(), table.dtype().name()), (true, "float32"));
+/// assert_eq!((table.version(), table.is_written()), (None, false));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Table {
     inner: Arc<Inner>,
@@ -54,7 +72,21 @@ struct Packed {
     file: Arc<StoredFile>,
     layout: Layout,
     /// Where it is not the row's own number.
-    slot_of_row: Option<(Vec<u32>, Reservation)>,
+    slots: Option<(Slots, Reservation)>,
+}
+
+impl Packed {
+    /// The page that has a slot, and where it is in the page.
+    fn unit_of(&self, slot: u64) -> (Unit, usize) {
+        let (page, at) = self.layout.find(slot);
+        let unit = Unit {
+            key: page,
+            file: 0,
+            offset: self.layout.page_offset(page),
+            len: self.layout.header.page_bytes,
+        };
+        (unit, at)
+    }
 }
 
 /// What is read at once.
@@ -85,6 +117,22 @@ impl Table {
     /// Opens files as one table, with the rows of the first, then those of the second, and so on; what a
     /// folder or an index of safetensors names is in the order of the tensors' names, where numbers count as
     /// such.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+    /// let opening = Opening { tensor: Some("item.weight".into()), ..Opening::default() };
+    /// // A packed table has no tensors that would have to be named.
+    /// assert_eq!(Table::open(&session, &[path], &opening)?.rows(), 3);
+    /// assert!(Table::open(&session, &["missing.safetensors".into()], &opening).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Store`] for what is not there, [`Error::Format`] for what is no table, or damaged,
@@ -126,17 +174,18 @@ impl Table {
         let head = start_of(&reader, PAGE_BYTES as u64)?;
         let layout = Layout::parse(&object, &head, reader.len())?;
         let (offset, bytes) = layout.placement();
-        let slot_of_row = match bytes {
+        let slots = match bytes {
             0 => None,
             _ => {
                 let what = format!("the placement of {object}");
-                let held = session.engine().reserve(&what, bytes)?;
+                let of_replicas = layout.replica_slots().1 * Slots::REPLICA_BYTES;
+                let held = 4 * layout.header.rows + of_replicas;
+                let held = session.engine().reserve(&what, held)?;
                 // Its bytes, and a flag for each slot, while they are checked.
                 let _stored = session.engine().reserve(&what, bytes + bytes / 4)?;
                 let mut stored = vec![0; bytes as usize];
                 reader.read(&[offset], stored.len(), &mut stored, || true)?;
-                let slots = packed::parse_placement(&object, offset, &stored, layout.header.rows)?;
-                Some((slots, held))
+                Some((packed::parse_placement(&object, &stored, &layout)?, held))
             }
         };
         let inner = Inner {
@@ -148,7 +197,7 @@ impl Table {
             storage: Storage::Packed(Packed {
                 file,
                 layout,
-                slot_of_row,
+                slots,
             }),
         };
         Ok(Table {
@@ -182,6 +231,14 @@ impl Table {
     pub fn is_written(&self) -> bool {
         self.versioned()
             .is_some_and(|versioned| versioned.writer.is_some())
+    }
+
+    /// Whether no newer version has been committed.
+    ///
+    /// # Errors
+    /// Those of reading what the last version is.
+    pub(crate) fn is_last(&self) -> Result<bool> {
+        self.versioned().map_or(Ok(true), Versioned::is_last)
     }
 
     /// What changes, of a table that can be written or has been.
@@ -308,20 +365,30 @@ impl Table {
                 (unit, 0)
             }
             Storage::Packed(packed) => {
-                let slot = match &packed.slot_of_row {
-                    Some((slots, _)) => u64::from(slots[row as usize]),
+                let slot = match &packed.slots {
+                    Some((slots, _)) => u64::from(slots.of_rows[row as usize]),
                     None => row,
                 };
-                let (page, at) = packed.layout.find(slot);
-                let unit = Unit {
-                    key: page,
-                    file: 0,
-                    offset: packed.layout.page_offset(page),
-                    len: packed.layout.header.page_bytes,
-                };
-                (unit, at)
+                packed.unit_of(slot)
             }
             Storage::Versioned(versioned) => versioned.unit_of(row),
+        }
+    }
+
+    /// Where rows lie, if some of them lie in several pages.
+    pub(crate) fn replicated(&self) -> Option<&Slots> {
+        let Storage::Packed(Packed { slots, .. }) = &self.inner.storage else {
+            return None;
+        };
+        let (slots, _) = slots.as_ref()?;
+        slots.has_replicas().then_some(slots)
+    }
+
+    /// The unit that has a slot, of a packed table, and where the slot is in it.
+    pub(crate) fn unit_of_slot(&self, slot: u32) -> (Unit, usize) {
+        match &self.inner.storage {
+            Storage::Packed(packed) => packed.unit_of(u64::from(slot)),
+            _ => unreachable!("slots are of packed tables"),
         }
     }
 

@@ -12,13 +12,14 @@ use std::sync::RwLockWriteGuard;
 use outcore_core::{Error, Result};
 use outcore_device::Locked;
 use outcore_kernels::embedding::{Pooling, add_scaled};
+use outcore_store::versions;
 
 use crate::look_up::{Bagged, Bags, Feature};
 use crate::optimizer::Optimizer;
 use crate::packed::is_permutation;
 use crate::rewriting::rewrite;
 use crate::row_cache::NO_SLOT;
-use crate::served::{PANICKED, Served, Tables, served};
+use crate::served::{PANICKED, Tables, served};
 use crate::set::TableSet;
 use crate::table::Table;
 use crate::versioned::{Versioned, Writer};
@@ -127,6 +128,37 @@ impl TableSet {
     /// One step of an optimizer: rows with gradients change, and those only. A step that fails leaves the
     /// table at which it fails as it was, and those with higher numbers.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # let mut writer =
+    /// #     TableWriter::create_versioned(&session, &path, 3, 1, RowEncoding::F32, Some(&Optimizer::Sgd))?;
+    /// # (0..3).try_for_each(|_| writer.write(&[0.0]))?;
+    /// # writer.finish()?;
+    /// # let opening = Opening { for_writing: true, ..Opening::default() };
+    /// # let table = Table::open(&session, &[path.clone()], &opening)?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// let feature = Feature {
+    ///     table: 0,
+    ///     ids: Ids::I32(&[2, 0]),
+    ///     bags: Bags::Each,
+    ///     mode: Pooling::Sum,
+    ///     weights: None,
+    ///     padding: None,
+    /// };
+    /// let gradient = Gradient { feature, of_bags: &[10.0, -20.0], order: None };
+    /// set.train(&[gradient], &Optimizer::Sgd, 0.1, &mut || true)?;
+    /// let mut rows = [0.0; 2];
+    /// set.look_up(&[feature], &mut [Out::of_f32(&mut rows, 2, 1)?], &mut || true)?;
+    /// assert_eq!(rows, [-1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Value`] for tables that were not opened for writing or were made for another optimizer,
     /// and for a maximum; [`Error::Shape`]; [`Error::Cancelled`]; those of the device, such as a full
@@ -182,6 +214,27 @@ impl TableSet {
     /// again: one whose number is not above that of the last one changes nothing, and the answer is
     /// false.
     ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// # let mut writer =
+    /// #     TableWriter::create_versioned(&session, &path, 3, 1, RowEncoding::F32, Some(&Optimizer::Sgd))?;
+    /// # (0..3).try_for_each(|_| writer.write(&[0.0]))?;
+    /// # writer.finish()?;
+    /// # let opening = Opening { for_writing: true, ..Opening::default() };
+    /// # let table = Table::open(&session, &[path.clone()], &opening)?;
+    /// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+    /// assert!(set.write_rows(0, &[2, 0], &[5.0, 6.0], Some(1), &mut || true)?);
+    /// // It came again.
+    /// assert!(!set.write_rows(0, &[2, 0], &[5.0, 6.0], Some(1), &mut || true)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`train`](TableSet::train).
     pub fn write_rows(
@@ -227,11 +280,38 @@ impl TableSet {
     }
 
     /// Makes what these tables are now, at the same moment, their next versions: durable, and what is opened
-    /// from then on. Steps go on while the versions are made durable. The numbers of the versions.
+    /// from then on. All of them become that at once: whenever the process dies, either all tables are left
+    /// with these versions or none. Steps go on while the versions are made durable. The numbers of the
+    /// versions.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::{Opening, RowEncoding, Serving, Table, TableSet, TableWriter};
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// let opening = Opening { for_writing: true, ..Opening::default() };
+    /// let mut tables = Vec::new();
+    /// for name in ["items", "users"] {
+    ///     let path = folder.path().join(name);
+    ///     let encoding = RowEncoding::F32;
+    ///     let mut writer = TableWriter::create_versioned(&session, &path, 1, 2, encoding, None)?;
+    ///     writer.write(&[0.0, 0.0])?;
+    ///     writer.finish()?;
+    ///     tables.push(Table::open(&session, &[path], &opening)?);
+    /// }
+    /// let set = TableSet::new(&session, tables, Serving::default())?;
+    /// set.write_rows(0, &[0], &[1.0, 2.0], None, &mut || true)?;
+    /// set.write_rows(1, &[0], &[3.0, 4.0], None, &mut || true)?;
+    /// assert_eq!(set.commit(&[0, 1], &mut || true)?, [1, 1]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`train`](TableSet::train). The last versions stay then, of all tables but those with lower
-    /// numbers.
+    /// As [`train`](TableSet::train). The last versions of all tables stay then. After an error at the very
+    /// end it is known only when the tables are opened again whether they have, and until then nothing
+    /// changes them.
     pub fn commit(&self, numbers: &[usize], go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u64>> {
         let tables = self.inner.service.tables();
         // In one order, each once: what takes several locks takes them so.
@@ -261,78 +341,14 @@ impl TableSet {
             })
             .collect();
         drop(steps);
+        let outcome = versions::commit(&next);
         let mut committed = BTreeMap::new();
-        let mut failed = None;
         for ((next, versioned), &number) in next.into_iter().zip(versioned).zip(&ordered) {
-            let outcome = match failed {
-                None => next.commit(),
-                Some(_) => Err(outcore_store::Error::Lost {
-                    object: versioned.file.extent().name().to_owned(),
-                }),
-            };
             committed.insert(number, next.number());
             versioned.writer().versions.settle(next, &outcome);
-            if let Err(error) = outcome {
-                failed.get_or_insert(error);
-            }
         }
-        match failed {
-            None => Ok(numbers.iter().map(|number| committed[number]).collect()),
-            Some(error) => Err(error.into()),
-        }
-    }
-
-    /// Has look-ups that begin from now on use another table of the same shape under this number; those that
-    /// go on finish with the one that they began with. Rows that both versions of one table have alike
-    /// stay in memory.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for a table of another shape or encoding, [`Error::Value`] for one that is
-    /// written.
-    pub fn replace(&self, number: usize, table: Table) -> Result<()> {
-        self.inner.service.replace(number, |before| {
-            let (old, new) = (&before.table, &table);
-            let shape = |table: &Table| {
-                (
-                    table.rows(),
-                    table.dim(),
-                    table.encoding(),
-                    table.record_bytes(),
-                )
-            };
-            if shape(old) != shape(new) {
-                return Err(Error::shape(format!(
-                    "{} of {} x {} {} does not take the place of {} of {} x {} {}",
-                    new.name(),
-                    new.rows(),
-                    new.dim(),
-                    new.encoding(),
-                    old.name(),
-                    old.rows(),
-                    old.dim(),
-                    old.encoding()
-                )));
-            }
-            if old.is_written() || new.is_written() {
-                let name = old.name();
-                return Err(Error::value(format!(
-                    "{name}: a table that is written is not replaced"
-                )));
-            }
-            let id = self
-                .inner
-                .ids
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            before
-                .cache
-                .changed()
-                .serve(id, &|row| new.has_same(old, row));
-            Ok(Served {
-                id,
-                table,
-                ..before.clone()
-            })
-        })
+        outcome?;
+        Ok(numbers.iter().map(|number| committed[number]).collect())
     }
 }
 
@@ -361,13 +377,16 @@ impl<'a> Step<'a> {
             .gate
             .as_ref()
             .expect("a table that is written has one");
+        let alone = gate.write().expect(PANICKED);
+        let writer = versioned.writer();
+        writer.versions.check()?;
         Ok(Step {
             set,
             tables,
             number,
             versioned,
-            _alone: gate.write().expect(PANICKED),
-            writer: versioned.writer(),
+            writer,
+            _alone: alone,
         })
     }
 

@@ -54,7 +54,7 @@ pub(crate) struct Versioned {
     /// Held while a version is committed.
     pub(crate) committing: Mutex<()>,
     /// Keeps the places of a reader.
-    _version: Option<Version>,
+    version: Option<Version>,
     _held: Reservation,
 }
 
@@ -116,7 +116,7 @@ impl Versioned {
             description,
             map: map.into_iter().map(AtomicU32::new).collect(),
             // The writer itself sees to its places.
-            _version: writer.is_none().then_some(version),
+            version: writer.is_none().then_some(version),
             writer,
             committing: Mutex::default(),
             _held: held,
@@ -129,6 +129,14 @@ impl Versioned {
             Some(_) => self.writer().versions.number(),
             None => self.number,
         }
+    }
+
+    /// Whether no newer version has been committed.
+    ///
+    /// # Errors
+    /// Those of reading what its last version is.
+    pub(crate) fn is_last(&self) -> Result<bool> {
+        Ok(self.version.as_ref().map_or(Ok(true), Version::is_last)?)
     }
 
     /// The page that has a row, and where the row is in it.

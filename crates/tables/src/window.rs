@@ -5,13 +5,15 @@
 //! caller; an executor where the data is could do both.
 //!
 //! Rows that are not in memory are listed once each, and so are the units that have them. Bags that need
-//! one of them wait, with copies of their rows that are in memory: the cache may change meanwhile.
+//! one of them wait, with copies of their rows that are in memory: the cache may change meanwhile. Which
+//! pages rows with replicas are read from is decided when the window is full, by all that it lacks.
 
 use std::ops::Range;
 
 use hashbrown::HashMap;
 
 use crate::in_flight::UnitKey;
+use crate::placement::Chooser;
 use crate::served::Served;
 use crate::table::Unit;
 
@@ -103,6 +105,45 @@ impl Window {
             });
         }
         known
+    }
+
+    /// Has rows that lie in several pages read from those with which the pages are few.
+    pub(crate) fn choose_pages(&mut self, tables: &[Served]) {
+        let table_of = |missing: &Missing| &tables[missing.table as usize].table;
+        let mut by_table: Vec<usize> = (0..self.missing.len())
+            .filter(|&at| table_of(&self.missing[at]).replicated().is_some())
+            .collect();
+        if by_table.is_empty() {
+            return;
+        }
+        // By row too, so that the choice does not depend on the order in which rows were asked for.
+        by_table.sort_by_key(|&at| (self.missing[at].table, self.missing[at].row));
+        let (mut chosen, mut slots) = (vec![None; self.missing.len()], Vec::new());
+        for places in by_table.chunk_by(|&a, &b| self.missing[a].table == self.missing[b].table) {
+            let table = table_of(&self.missing[places[0]]);
+            let rows: Vec<u32> = places
+                .iter()
+                .map(|&at| self.missing[at].row as u32)
+                .collect();
+            let replicated = table.replicated().expect("filtered above");
+            Chooser::new(replicated).choose(&rows, &mut slots);
+            for (&at, &slot) in places.iter().zip(&slots) {
+                chosen[at] = Some(table.unit_of_slot(slot));
+            }
+        }
+        let before = std::mem::take(&mut self.units);
+        self.unit_numbers.clear();
+        for (missing, chosen) in self.missing.iter_mut().zip(chosen) {
+            let (mut key, mut unit) = before[missing.unit as usize];
+            if let Some((page, at)) = chosen {
+                (key.unit, unit, missing.at) = (page.key, page, at);
+            }
+            let next = self.units.len() as u32;
+            missing.unit = *self.unit_numbers.entry(key).or_insert(next);
+            if missing.unit == next {
+                self.units.push((key, unit));
+            }
+        }
     }
 
     /// A copy of a row that is in memory now.

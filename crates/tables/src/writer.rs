@@ -10,7 +10,8 @@ use outcore_store::versions::VersionWriter;
 use outcore_store::{Folder, NewFolder, Unfinished, locate};
 
 use crate::optimizer::Optimizer;
-use crate::packed::{Layout, PAGE_BYTES, is_permutation, seal};
+use crate::packed::{Layout, NO_ROW, PAGE_BYTES, is_permutation, placement_bytes, seal};
+use crate::placement::Placement;
 use crate::versioned::Description;
 
 const BLOCK_BYTES: usize = 1 << 20;
@@ -23,6 +24,10 @@ pub struct TableWriter {
     stream: WriteStream,
     becomes: Becomes,
     page: Vec<u8>,
+    /// Of the next row.
+    slot: u64,
+    /// The row in each slot of the pages of replicas.
+    replicas: Vec<u32>,
     written: u64,
 }
 
@@ -39,6 +44,23 @@ enum Becomes {
 impl TableWriter {
     /// Begins a table of `rows` rows of `dim` elements, which come in the order of their slots: that of
     /// their numbers, or that of `placement`, the slot of each row.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// // Row 0 lies behind row 1.
+    /// let encoding = RowEncoding::F16;
+    /// let mut writer = TableWriter::create(&session, &path, 2, 4, encoding, Some(vec![1, 0]))?;
+    /// writer.write(&[1.0; 4])?;
+    /// writer.write_stored(&[0; 8])?;
+    /// writer.finish()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Value`] for a shape that no such table can have, [`Error::Store`] where it cannot be
@@ -61,15 +83,104 @@ impl TableWriter {
                 "{name}: a placement gives each of {rows} rows a slot of its own"
             )));
         }
+        TableWriter::begin_file(session, path, layout, placement, Vec::new())
+    }
+
+    /// Begins a table with all rows where a placement has them: they come in the order of their slots, then
+    /// those of its [pages of replicas](Placement::replicas) in the order of these, once more.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// use outcore_tables::placement::Placement;
+    /// use outcore_tables::{Opening, RowEncoding, Table, TableWriter};
+    ///
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("table");
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// // Two rows of 500 elements a page; row 1 also lies beside row 2.
+    /// let placement = Placement::of_slots(2, vec![0, 1, 2, 3], [vec![1, 2]])?;
+    /// let mut writer =
+    ///     TableWriter::create_placed(&session, &path, 500, RowEncoding::F32, placement)?;
+    /// for row in [0.0, 1.0, 2.0, 3.0, 1.0, 2.0] {
+    ///     writer.write(&[row; 500])?;
+    /// }
+    /// writer.finish()?;
+    /// assert_eq!(Table::open(&session, &[path], &Opening::default())?.rows(), 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`create`](TableWriter::create); [`Error::Value`] for replicas in pages of another number of rows
+    /// than the table has.
+    pub fn create_placed(
+        session: &Session,
+        path: impl AsRef<Path>,
+        dim: usize,
+        encoding: RowEncoding,
+        placement: Placement,
+    ) -> Result<TableWriter> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let rows = placement.slot_of_row().len() as u64;
+        let layout = layout_of(&name, rows, dim, encoding, 0, true)?;
+        let rows_a_page = layout.header.rows_a_page as usize;
+        let pages = placement.replicas().count();
+        if pages > 0 && placement.rows_a_page() as usize != rows_a_page {
+            return Err(Error::value(format!(
+                "{name}: replicas in pages of {} rows, where a page has {rows_a_page}",
+                placement.rows_a_page()
+            )));
+        }
+        let mut replicas = vec![NO_ROW; pages * rows_a_page];
+        for (slots, rows) in replicas
+            .chunks_exact_mut(rows_a_page)
+            .zip(placement.replicas())
+        {
+            slots[..rows.len()].copy_from_slice(rows);
+        }
+        let layout = (layout.with_replicas(pages as u64))
+            .ok_or_else(|| Error::value(format!("{name}: {pages} pages of replicas")))?;
+        let slots = placement.into_slot_of_row();
+        TableWriter::begin_file(session, path, layout, Some(slots), replicas)
+    }
+
+    fn begin_file(
+        session: &Session,
+        path: &Path,
+        layout: Layout,
+        placement: Option<Vec<u32>>,
+        replicas: Vec<u32>,
+    ) -> Result<TableWriter> {
+        let name = path.display().to_string();
         let file = session.new_file(path, layout.file_bytes(), false)?;
-        let first_page = PAGE_BYTES as u64;
-        let extent = file.extent().clone();
+        let (first_page, extent) = (PAGE_BYTES as u64, file.extent().clone());
         let becomes = Becomes::File { file, placement };
-        TableWriter::begin(session, name, layout, &extent, first_page, becomes)
+        let writer = TableWriter::begin(session, name, layout, &extent, first_page, becomes)?;
+        Ok(TableWriter { replicas, ..writer })
     }
 
     /// Begins a table whose rows change: a folder of versions, in a folder of files. With an optimizer there
     /// is room for its state beside each row, zeros at first, and rows are of float32.
+    ///
+    /// ```
+    /// # use outcore_core::{Session, Settings};
+    /// # use outcore_tables::*;
+    /// # fn main() -> outcore_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+    /// # let path = folder.path().join("table");
+    /// let optimizer = Some(&Optimizer::RowwiseAdagrad { eps: 1e-8 });
+    /// let mut writer =
+    ///     TableWriter::create_versioned(&session, &path, 2, 4, RowEncoding::F32, optimizer)?;
+    /// writer.write(&[0.0; 4])?;
+    /// writer.write(&[1.0; 4])?;
+    /// writer.finish()?;
+    /// assert_eq!(Table::open(&session, &[path], &Opening::default())?.version(), Some(0));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`create`](TableWriter::create).
@@ -134,6 +245,8 @@ impl TableWriter {
             page: vec![0; layout.header.page_bytes],
             layout,
             becomes,
+            slot: 0,
+            replicas: Vec::new(),
             written: 0,
         })
     }
@@ -177,19 +290,30 @@ impl TableWriter {
     }
 
     fn next_place(&self) -> Result<usize> {
-        match self.written < self.layout.header.rows {
-            true => Ok(self.layout.find(self.written).1),
+        match self.has_row(self.slot) {
+            true => Ok(self.layout.find(self.slot).1),
             false => Err(Error::shape(format!(
                 "{}: more rows than the {} that it has",
-                self.name, self.layout.header.rows
+                self.name, self.written
             ))),
         }
     }
 
+    /// Whether a row lies in a slot.
+    fn has_row(&self, slot: u64) -> bool {
+        let (first, _) = self.layout.replica_slots();
+        let replica = slot
+            .checked_sub(first)
+            .and_then(|at| self.replicas.get(at as usize));
+        slot < self.layout.header.rows || replica.is_some_and(|row| *row != NO_ROW)
+    }
+
     fn advance(&mut self) -> Result<()> {
+        let rows_a_page = self.layout.header.rows_a_page;
         self.written += 1;
-        let is_full = self.written.is_multiple_of(self.layout.header.rows_a_page);
-        if is_full || self.written == self.layout.header.rows {
+        self.slot += 1;
+        if self.slot.is_multiple_of(rows_a_page) || !self.has_row(self.slot) {
+            self.slot = self.slot.next_multiple_of(rows_a_page);
             seal(&mut self.page);
             self.stream.write(&self.page)?;
             self.page.fill(0);
@@ -202,9 +326,10 @@ impl TableWriter {
     /// # Errors
     /// [`Error::Shape`] for rows that are missing; those of the device and the store.
     pub fn finish(mut self) -> Result<()> {
-        let (rows, written) = (self.layout.header.rows, self.written);
-        if written < rows {
-            let name = &self.name;
+        if self.has_row(self.slot) {
+            let of_replicas = self.replicas.iter().filter(|row| **row != NO_ROW);
+            let rows = self.layout.header.rows + of_replicas.count() as u64;
+            let (name, written) = (&self.name, self.written);
             return Err(Error::shape(format!(
                 "{name}: {written} of {rows} rows were written"
             )));
@@ -217,9 +342,7 @@ impl TableWriter {
             }
         };
         if let Some(slots) = placement {
-            let mut bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
-            bytes.extend([0; 4]);
-            seal(&mut bytes);
+            let bytes = placement_bytes(&slots, &self.replicas);
             self.stream.write(&bytes)?;
         }
         self.stream.finish()?;
@@ -251,6 +374,18 @@ fn layout_of(
 }
 
 /// Writes a packed table of all rows that come, in the order of their numbers.
+///
+/// ```
+/// # use outcore_core::{Session, Settings};
+/// # use outcore_tables::*;
+/// # fn main() -> outcore_core::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+/// # let path = folder.path().join("table");
+/// write_packed(&session, &path, 3, 1, RowEncoding::F32, [[1.0], [2.0], [4.0]])?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Those of a [`TableWriter`].

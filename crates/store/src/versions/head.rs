@@ -24,7 +24,7 @@ pub(super) struct Head {
     pub(super) description: Vec<u8>,
 }
 
-fn corrupt(object: &str, reason: &str) -> Error {
+pub(super) fn corrupt(object: &str, reason: &str) -> Error {
     Error::Corrupt {
         object: object.to_owned(),
         offset: 0,
@@ -32,13 +32,13 @@ fn corrupt(object: &str, reason: &str) -> Error {
     }
 }
 
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(super) fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.extend(checksum(&bytes).to_le_bytes());
     bytes
 }
 
 /// What is before the checksum, where that is right.
-fn unsealed<'a>(object: &str, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
+pub(super) fn unsealed<'a>(object: &str, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
     match bytes.split_last_chunk::<SUM_BYTES>() {
         Some((content, sum)) if checksum(content).to_le_bytes() == *sum => Ok(content),
         _ => Err(corrupt(object, "its checksum does not match")),
@@ -54,6 +54,13 @@ impl Head {
         }
         bytes.extend(&self.description);
         sealed(bytes)
+    }
+
+    /// The checksum at its end.
+    pub(super) fn sum(&self) -> u32 {
+        let bytes = self.bytes();
+        let sum = bytes.last_chunk::<SUM_BYTES>();
+        u32::from_le_bytes(*sum.expect("it ends with a checksum"))
     }
 
     pub(super) fn parse(object: &str, bytes: &[u8]) -> Result<Head, Error> {

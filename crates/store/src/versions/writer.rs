@@ -1,4 +1,4 @@
-//! The writer of an object with versions: it hands out free places, and commits.
+//! The writer of an object with versions: it hands out free places, and knows which versions hold others.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use outcore_device::Device;
 
+use super::commit::{NextVersion, finish_group, lock_writer};
 use super::head::{Head, map_bytes, parse_map};
-use super::reader::{Version, read_head};
-use super::{HEAD, PAGES, WRITER, map_path};
+use super::reader::{Version, last_head, read_head};
+use super::{GROUP, HEAD, PAGES, map_path};
 use crate::error::Error;
 use crate::faults::{Faults, Step};
+use crate::lock;
 use crate::new_folder::NewFolder;
-use crate::{lock, os};
 
 /// The one writer of an object.
 pub struct VersionWriter {
@@ -33,15 +34,6 @@ pub struct VersionWriter {
     /// It is not known which version a crash would leave.
     is_lost: bool,
     lock: File,
-}
-
-/// A version that is being made.
-pub struct NextVersion {
-    folder: PathBuf,
-    faults: Arc<Faults>,
-    head: Head,
-    map: Vec<u8>,
-    retired: Vec<u32>,
 }
 
 impl VersionWriter {
@@ -88,7 +80,7 @@ impl VersionWriter {
     }
 
     /// The writer, and the last version, whose pages it changes. What a writer that has died left
-    /// unfinished is gone.
+    /// unfinished is gone, or finished where it was committed.
     ///
     /// # Errors
     /// [`Error::Locked`] while there is another writer; otherwise as [`Version::open`].
@@ -104,19 +96,13 @@ impl VersionWriter {
         folder: &Path,
         faults: Arc<Faults>,
     ) -> Result<(VersionWriter, Version), Error> {
-        let head = read_head(folder)?;
-        let object = folder.display().to_string();
-        let failed = |error| Error::from_io(&object, "lock", error);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let lock = faults
-            .step(Step::Lock)
-            .and_then(|()| options.open(folder.join(WRITER)))
-            .map_err(failed)?;
-        if !lock::try_lock(&lock).map_err(failed)? {
+        read_head(folder, HEAD)?;
+        let Some(lock) = lock_writer(folder, &faults)? else {
+            let object = folder.display().to_string();
             return Err(Error::Locked { object });
-        }
-        let version = Version::open(folder)?;
+        };
+        finish_group(folder, &faults)?;
+        let (head, version) = (read_head(folder, HEAD)?, Version::open(folder)?);
         let mut writer = VersionWriter {
             folder: folder.to_owned(),
             faults,
@@ -129,11 +115,6 @@ impl VersionWriter {
             head,
             lock,
         };
-        // Another writer has committed since the head was read.
-        if version.number != writer.head.number {
-            writer.head = read_head(folder)?;
-            writer.places = writer.head.places as u32;
-        }
         writer.find_free(&version)?;
         Ok((writer, version))
     }
@@ -219,16 +200,25 @@ impl VersionWriter {
         &self.head.description
     }
 
+    /// That it is known which version is the last one.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] after a commit that failed at its very end.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.is_lost {
+            true => Err(Error::Lost {
+                object: self.folder.display().to_string(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Free places, in the order of the file.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] where there is no further number of a place; [`Error::Lost`] after a commit that
-    /// failed at its very end.
+    /// [`Error::TooLarge`] where there is no further number of a place; as [`check`](VersionWriter::check).
     pub fn take(&mut self, count: usize) -> Result<Vec<u32>, Error> {
-        if self.is_lost {
-            let object = self.folder.display().to_string();
-            return Err(Error::Lost { object });
-        }
+        self.check()?;
         if self.free.len() < count {
             self.release_old();
         }
@@ -279,9 +269,13 @@ impl VersionWriter {
     }
 
     /// Begins the next version, with pages in these places. Pages may be replaced from now on, but those of
-    /// this version stay. To be followed by [`commit`](NextVersion::commit), which needs no writer, and
+    /// this version stay. To be followed by [`commit`](super::commit), which needs no writer, and
     /// [`settle`](VersionWriter::settle).
+    ///
+    /// # Panics
+    /// Where [`check`](VersionWriter::check) fails.
     pub fn next(&mut self, map: impl Iterator<Item = u32>, description: Vec<u8>) -> NextVersion {
+        assert!(!self.is_lost, "a version after one that is not known");
         self.is_fresh.fill(false);
         NextVersion {
             folder: self.folder.clone(),
@@ -307,7 +301,10 @@ impl VersionWriter {
                 self.release_old();
             }
             (Err(_), false) => {
-                let _ = std::fs::remove_file(map_path(&self.folder, next.head.number));
+                let map = map_path(&self.folder, next.head.number);
+                for path in [self.folder.join(GROUP), map] {
+                    let _ = std::fs::remove_file(path);
+                }
                 self.retired.extend(next.retired);
             }
             // Either of the two may be the last one after a crash, so no place of them is free.
@@ -317,57 +314,7 @@ impl VersionWriter {
 
     /// Whether the version that this writer knows as the last one is.
     fn is_last(&self) -> bool {
-        read_head(&self.folder).is_ok_and(|head| head.number == self.head.number)
-    }
-}
-
-impl NextVersion {
-    /// Its number.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.head.number
-    }
-
-    /// Makes the version durable, and the last one.
-    ///
-    /// # Errors
-    /// Those of the file system, such as [`Error::Full`].
-    pub fn commit(&self) -> Result<(), Error> {
-        let pages = self.folder.join(PAGES);
-        self.step(Step::Sync, &pages, || File::open(&pages)?.sync_all())?;
-        let map = map_path(&self.folder, self.head.number);
-        self.write(&map, &self.map)?;
-        let (new, path) = (self.folder.join("version.new"), self.folder.join(HEAD));
-        self.write(&new, &self.head.bytes())?;
-        self.step(Step::SyncFolder, &self.folder, || {
-            os::sync_folder(&self.folder)
-        })?;
-        self.step(Step::Rename, &path, || os::rename(&new, &path))?;
-        // From here on it is the last version; a crash may still bring back the one before it.
-        self.step(Step::SyncFolder, &self.folder, || {
-            os::sync_folder(&self.folder)
-        })
-    }
-
-    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
-        let write = || {
-            let mut file = File::create(path)?;
-            file.write_all(bytes)?;
-            file.sync_all()
-        };
-        self.step(Step::Sync, path, write)
-    }
-
-    fn step(
-        &self,
-        step: Step,
-        path: &Path,
-        act: impl FnOnce() -> std::io::Result<()>,
-    ) -> Result<(), Error> {
-        let done = self.faults.step(step).and_then(|()| act());
-        done.map_err(|error| {
-            Error::from_io(&path.display().to_string(), "commit a version of it", error)
-        })
+        last_head(&self.folder).is_ok_and(|head| head.number == self.head.number)
     }
 }
 

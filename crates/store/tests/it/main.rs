@@ -10,4 +10,5 @@ mod formatted_crashes;
 mod killed;
 mod new_folder;
 mod scratch;
+mod version_groups;
 mod versions;

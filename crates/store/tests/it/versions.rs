@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use outcore_store::versions::{Version, VersionWriter, is_versioned};
+use outcore_store::versions::{self, Version, VersionWriter, is_versioned};
 use outcore_store::{Error, Faults, Folder, Unfinished};
 
 const PAGE: u64 = 512;
-const PAGES: u64 = 40;
+pub(super) const PAGES: u64 = 40;
 
 /// Version 0, of zeros, as its first writer makes it.
-fn create(folder: &Path) {
+pub(super) fn create(folder: &Path) {
     let (around, name) = Folder::split(folder).unwrap();
     let mut new = around
         .create_folder(&name, Unfinished::Removed, &[])
@@ -24,7 +24,7 @@ fn create(folder: &Path) {
 }
 
 /// What a version has: the first byte of each page.
-fn content(version: &Version) -> Vec<u8> {
+pub(super) fn content(version: &Version) -> Vec<u8> {
     let file = File::open(version.pages_path()).unwrap();
     let page = |&place: &u32| {
         let mut bytes = [0; PAGE as usize];
@@ -37,7 +37,13 @@ fn content(version: &Version) -> Vec<u8> {
 }
 
 /// Changes pages as a writer of tables does.
-fn change(folder: &Path, writer: &mut VersionWriter, map: &mut [u32], pages: &[u64], value: u8) {
+pub(super) fn change(
+    folder: &Path,
+    writer: &mut VersionWriter,
+    map: &mut [u32],
+    pages: &[u64],
+    value: u8,
+) {
     let file = OpenOptions::new()
         .write(true)
         .open(folder.join("pages"))
@@ -52,14 +58,15 @@ fn change(folder: &Path, writer: &mut VersionWriter, map: &mut [u32], pages: &[u
 }
 
 fn commit(writer: &mut VersionWriter, map: &[u32], text: &str) -> Result<(), Error> {
-    let next = writer.next(map.iter().copied(), text.as_bytes().to_vec());
-    let outcome = next.commit();
-    writer.settle(next, &outcome);
+    let next = [writer.next(map.iter().copied(), text.as_bytes().to_vec())];
+    let outcome = versions::commit(&next);
+    next.into_iter()
+        .for_each(|next| writer.settle(next, &outcome));
     outcome
 }
 
 /// The map of a version, whose places are the writer's from now on.
-fn taken(mut version: Version) -> Vec<u32> {
+pub(super) fn taken(mut version: Version) -> Vec<u32> {
     std::mem::take(&mut version.map)
 }
 
@@ -165,8 +172,6 @@ fn a_writer_may_die_at_every_step() {
                 }
                 is_over = value == 3;
             }
-            // As kill -9 leaves it: nothing is cleaned up.
-            std::mem::forget(writer.next(map.iter().copied(), Vec::new()));
         }
         let version = Version::open(&path).unwrap();
         let found = version.number as u8;

@@ -92,6 +92,13 @@ impl Queries {
     /// The rows of `size` queries at once, as a batch asks for them, beginning at every `step`-th
     /// query; `step` is `size` for batches one after another. A last one that is shorter is left
     /// out unless it is the only one. A size or step of 0 counts as 1.
+    ///
+    /// ```
+    /// let log = outcore_tables::placement::Queries::new(9, [vec![1], vec![2], vec![1, 8]])?;
+    /// let batches = log.windows(2, 1);
+    /// assert_eq!(batches.iter().collect::<Vec<_>>(), [&[1, 2][..], &[1, 2, 8]]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn windows(&self, size: usize, step: usize) -> Queries {
         let size = size.clamp(1, self.len().max(1));
         let mut lists = Lists::new();

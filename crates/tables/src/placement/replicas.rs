@@ -1,16 +1,11 @@
-//! Pages that hold rows once more, and which pages a query takes where it has the choice.
+//! Pages that hold rows once more.
 //!
 //! A row scores, for each query that has it, the pages that the query touches beside the row's own.
 //! Each of the rows with the highest scores gets a page with the rows nearest to it of those that
 //! are not on its page anyway.
 //!
-//! A query takes its rows by how many pages have them, fewest first, and for each that no page
-//! taken so far has, the page that has most of the rows still missing; its rows' own pages, should
-//! they be fewer. Finding the fewest pages is set cover, so greedy is what there is.
-//!
-//! After MaxEmbed (partition and client of its public code), but for neighbours by nearness instead
-//! of counts, and for the last resort.
-//! Invariant: no query touches more pages than without replicas.
+//! After MaxEmbed (the partition of its public code), but for neighbours by nearness instead of
+//! counts.
 
 use std::cmp::Reverse;
 
@@ -18,35 +13,10 @@ use outcore_core::{Error, Result};
 
 use super::lists::{Lists, in_ranges};
 use super::neighbours::Neighbours;
-use super::{Placement, Queries};
+use super::{Chooser, Placement, Queries};
 
 /// Queries of a row that are looked at to fill its page (MaxEmbed).
 const QUERIES_MOST: usize = 10_000;
-
-/// The rows of pages after those that hold every row, and where each row's replicas are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Replicas {
-    /// The rows of each page.
-    pages: Lists,
-    /// The slots of each row's replicas; no lists at all without replicas.
-    slots: Lists,
-}
-
-impl Replicas {
-    pub(super) fn none() -> Replicas {
-        Replicas {
-            pages: Lists::new(),
-            slots: Lists::new(),
-        }
-    }
-
-    fn slots(&self, row: u32) -> &[u32] {
-        if self.slots.len() == 0 {
-            return &[];
-        }
-        self.slots.get(row as usize)
-    }
-}
 
 impl Placement {
     /// Adds pages of replicas learned from a log, `ratio` times the pages that the rows take, in
@@ -66,8 +36,8 @@ impl Placement {
     ///
     /// `Value` for a log of another table, a ratio that is negative or no number, and more slots
     /// than 32 bits number.
-    pub fn with_replicas(mut self, log: &Queries, ratio: f64, threads: usize) -> Result<Placement> {
-        let row_count = self.slot_of_row.len();
+    pub fn with_replicas(self, log: &Queries, ratio: f64, threads: usize) -> Result<Placement> {
+        let (row_count, rows_a_page) = (self.slot_of_row().len(), self.rows_a_page());
         let wrong = |what: String| Err(Error::Value { what });
         if log.row_count() as usize != row_count {
             let other = log.row_count();
@@ -80,20 +50,38 @@ impl Placement {
                 "pages of replicas are 0 or more for each page, not {ratio}"
             ));
         }
-        self.replicas = Replicas::none();
-        let page_count = (ratio * row_count as f64 / f64::from(self.rows_a_page)).ceil();
+        let page_count = (ratio * row_count as f64 / f64::from(rows_a_page)).ceil();
         let page_count = page_count.min(row_count as f64) as usize;
-        let slot_count = (u64::from(self.home_page_count()) + page_count as u64)
-            .saturating_mul(u64::from(self.rows_a_page));
-        if slot_count >= u64::from(u32::MAX) {
-            return wrong(format!("{slot_count} slots with replicas are too many"));
-        }
-        let pages = self.replica_pages(log, page_count, threads);
-        self.replicas = Replicas {
-            slots: self.slots_of_replicas(&pages),
-            pages,
+        self.check_slots(page_count)?;
+        let pages = match page_count {
+            0 => Lists::new(),
+            _ => self.replica_pages(log, page_count, threads),
         };
-        Ok(self)
+        Ok(self.with_pages(pages))
+    }
+
+    /// # Errors
+    /// `Value` for more slots than 32 bits number.
+    pub(super) fn check_slots(&self, replica_pages: usize) -> Result<()> {
+        let slot_count = (u64::from(self.home_page_count()) + replica_pages as u64)
+            .saturating_mul(u64::from(self.rows_a_page()));
+        match slot_count < u64::from(u32::MAX) {
+            true => Ok(()),
+            false => Err(Error::Value {
+                what: format!("{slot_count} slots with replicas are too many"),
+            }),
+        }
+    }
+
+    /// With replicas on these pages, in place of those there are.
+    pub(super) fn with_pages(mut self, pages: Lists) -> Placement {
+        let (first, rows_a_page) = (self.home_page_count(), self.rows_a_page());
+        let slots = (first..)
+            .zip(pages.iter())
+            .flat_map(|(page, rows)| rows.iter().copied().zip(page * rows_a_page..));
+        self.slots = self.slots.with_replicas(slots);
+        self.replica_pages = pages;
+        self
     }
 
     fn replica_pages(&self, log: &Queries, page_count: usize, threads: usize) -> Lists {
@@ -103,10 +91,10 @@ impl Placement {
             .collect();
         rows.sort_by_key(|&row| Reverse(scores[row as usize]));
         rows.truncate(page_count);
-        let page = |row: u32| self.slot_of_row[row as usize] / self.rows_a_page;
-        let nearest = Neighbours::new(&log.lists, self.slot_of_row.len()).of_each(
+        let page = |row: u32| self.slot_of_row()[row as usize] / self.rows_a_page();
+        let nearest = Neighbours::new(&log.lists, self.slot_of_row().len()).of_each(
             &rows,
-            self.rows_a_page as usize - 1,
+            self.rows_a_page() as usize - 1,
             QUERIES_MOST,
             threads,
             |row, other| page(row) != page(other),
@@ -123,175 +111,27 @@ impl Placement {
         let beside = in_ranges(log.len(), threads, |queries| {
             let mut slots = Vec::new();
             let mut beside = |query| {
-                self.home_slots(log.get(query), &mut slots);
-                self.page_count_of(&mut slots) - 1
+                self.slots.homes(log.get(query), &mut slots);
+                self.slots.page_count(&mut slots) - 1
             };
             queries.map(&mut beside).collect()
         });
-        let mut scores = vec![0; self.slot_of_row.len()];
+        let mut scores = vec![0; self.slot_of_row().len()];
         for (rows, beside) in log.iter().zip(beside) {
             rows.iter().for_each(|&row| scores[row as usize] += beside);
         }
         scores
     }
 
-    fn slots_of_replicas(&self, pages: &Lists) -> Lists {
-        let mut slots: Vec<(u32, u32)> = Vec::with_capacity(pages.item_count());
-        for (page, rows) in (self.home_page_count()..).zip(pages.iter()) {
-            slots.extend(rows.iter().copied().zip(page * self.rows_a_page..));
-        }
-        slots.sort_unstable();
-        let mut of_rows = Lists::new();
-        let mut slots = slots.into_iter().peekable();
-        for row in 0..self.slot_of_row.len() as u32 {
-            let of_row = std::iter::from_fn(|| slots.next_if(|slot| slot.0 == row));
-            of_rows.push(of_row.map(|slot| slot.1));
-        }
-        of_rows
-    }
-
     /// The rows of each page of replicas, which come after the pages that hold every row.
     pub fn replicas(&self) -> impl Iterator<Item = &[u32]> {
-        self.replicas.pages.iter()
+        self.replica_pages.iter()
     }
 
     /// Chooses pages for queries; has memory of its own that queries use again, so one a thread.
     pub fn chooser(&self) -> Chooser<'_> {
-        Chooser {
-            placement: self,
-            copies: Vec::new(),
-            missing: Vec::new(),
-            by_replicas: Vec::new(),
-        }
+        Chooser::new(&self.slots)
     }
-
-    fn home_slots(&self, rows: &[u32], slots: &mut Vec<u32>) {
-        slots.clear();
-        slots.extend(rows.iter().map(|&row| self.slot_of_row[row as usize]));
-    }
-}
-
-/// Chooses which of its slots each row of a query is read from, so that few pages are read.
-///
-/// ```
-/// use outcore_tables::placement::{Placement, Queries};
-///
-/// let log = Queries::new(4, [vec![1, 2]])?;
-/// let placement = Placement::in_order(4, 2)?.with_replicas(&log, 0.5, 1)?;
-/// let mut slots = Vec::new();
-/// placement.chooser().choose(&[2, 1], &mut slots);
-/// assert_eq!(slots, [5, 4]);
-/// # Ok::<(), outcore_core::Error>(())
-/// ```
-pub struct Chooser<'a> {
-    placement: &'a Placement,
-    /// Slots that rows of the query have, in order, with the row's position in the query.
-    copies: Vec<(u32, u32)>,
-    /// At the first copy of each page: how many rows that have no slot yet it has.
-    missing: Vec<u32>,
-    /// Positions in the query, those with fewest replicas first.
-    by_replicas: Vec<u32>,
-}
-
-const NO_SLOT: u32 = u32::MAX;
-
-impl Chooser<'_> {
-    /// Puts a slot for each row into `slots`.
-    ///
-    /// # Panics
-    ///
-    /// If the placement does not have a row.
-    pub fn choose(&mut self, rows: &[u32], slots: &mut Vec<u32>) {
-        self.placement.home_slots(rows, slots);
-        if rows
-            .iter()
-            .all(|&row| self.placement.replicas.slots(row).is_empty())
-        {
-            return;
-        }
-        let home_page_count = self.placement.page_count_of(slots);
-        self.find_copies(rows);
-        slots.fill(NO_SLOT);
-        let mut page_count = 0;
-        for index in 0..rows.len() {
-            let position = self.by_replicas[index] as usize;
-            if slots[position] == NO_SLOT {
-                let first = self.fullest_page(rows[position]);
-                self.take(first, rows, slots);
-                page_count += 1;
-            }
-        }
-        if page_count > home_page_count {
-            self.placement.home_slots(rows, slots);
-        }
-    }
-
-    fn find_copies(&mut self, rows: &[u32]) {
-        let placement = self.placement;
-        self.copies.clear();
-        for (position, &row) in rows.iter().enumerate() {
-            let copies = slots_of(placement, row);
-            self.copies
-                .extend(copies.map(|slot| (slot, position as u32)));
-        }
-        self.copies.sort_unstable();
-        self.missing.clear();
-        self.missing.resize(self.copies.len(), 0);
-        let page = |copy: &(u32, u32)| copy.0 / placement.rows_a_page;
-        let mut first = 0;
-        for copies in self.copies.chunk_by(|a, b| page(a) == page(b)) {
-            self.missing[first] = copies.len() as u32;
-            first += copies.len();
-        }
-        self.by_replicas.clear();
-        self.by_replicas.extend(0..rows.len() as u32);
-        self.by_replicas
-            .sort_by_key(|&position| placement.replicas.slots(rows[position as usize]).len());
-    }
-
-    /// Where the copies begin of the page that has most of the rows without a slot, among those
-    /// that have this row; its own page, if it is one of them.
-    fn fullest_page(&self, row: u32) -> usize {
-        let pages = slots_of(self.placement, row).map(|slot| self.first_of_page(slot));
-        pages
-            .reduce(|best, page| {
-                if self.missing[page] > self.missing[best] {
-                    page
-                } else {
-                    best
-                }
-            })
-            .expect("a row has a slot")
-    }
-
-    fn first_of_page(&self, slot: u32) -> usize {
-        let begin = slot - slot % self.placement.rows_a_page;
-        self.copies.partition_point(|copy| copy.0 < begin)
-    }
-
-    /// Gives the rows that a page has and that have no slot yet their slots there.
-    fn take(&mut self, first: usize, rows: &[u32], slots: &mut [u32]) {
-        let page = self.copies[first].0 / self.placement.rows_a_page;
-        for index in first..self.copies.len() {
-            let (slot, position) = self.copies[index];
-            if slot / self.placement.rows_a_page != page {
-                break;
-            }
-            if slots[position as usize] == NO_SLOT {
-                slots[position as usize] = slot;
-                for copy in slots_of(self.placement, rows[position as usize]) {
-                    let of_page = self.first_of_page(copy);
-                    self.missing[of_page] -= 1;
-                }
-            }
-        }
-    }
-}
-
-/// The slots that a row has, its own first.
-fn slots_of(placement: &Placement, row: u32) -> impl Iterator<Item = u32> {
-    let home = placement.slot_of_row[row as usize];
-    std::iter::once(home).chain(placement.replicas.slots(row).iter().copied())
 }
 
 #[cfg(test)]
@@ -336,9 +176,9 @@ mod tests {
                 chooser.choose(query, &mut slots);
                 let rows = slots.iter().map(|&slot| rows_of_slots[slot as usize]);
                 prop_assert!(rows.eq(query.iter().map(|&row| Some(row))));
-                let chosen = placement.page_count_of(&mut slots);
-                plain.home_slots(query, &mut slots);
-                prop_assert!(chosen <= plain.page_count_of(&mut slots));
+                let chosen = placement.slots.page_count(&mut slots);
+                plain.slots.homes(query, &mut slots);
+                prop_assert!(chosen <= plain.slots.page_count(&mut slots));
             }
         }
     }
@@ -383,5 +223,15 @@ mod tests {
         }
         let wide = Placement::in_order(8, u32::MAX - 1).unwrap();
         assert!(wide.with_replicas(&log, 1.0, 1).is_err());
+        let of_slots = |slots: &[u32], pages: &[&[u32]]| {
+            let pages = pages.iter().map(|page| page.to_vec());
+            Placement::of_slots(2, slots.to_vec(), pages)
+        };
+        let good = of_slots(&[2, 0, 1], &[&[2, 0], &[1]]).unwrap();
+        assert_eq!(good.replicas().collect::<Vec<_>>(), [&[2, 0][..], &[1]]);
+        assert!(of_slots(&[2, 0, 2], &[]).is_err());
+        for pages in [&[][..], &[3], &[0, 1, 2]] {
+            assert!(of_slots(&[2, 0, 1], &[pages]).is_err(), "{pages:?}");
+        }
     }
 }

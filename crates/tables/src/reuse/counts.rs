@@ -5,6 +5,16 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 
 /// Look-ups of every row; 24 bytes a distinct row.
+///
+/// ```
+/// use outcore_tables::reuse::ReuseCounts;
+///
+/// let mut counts = ReuseCounts::default();
+/// [5, 7, 5].iter().for_each(|&row| counts.add(row));
+/// assert_eq!((counts.lookups(), counts.distinct()), (3, 2));
+/// assert_eq!(counts.hottest(1), [(5, 2)]);
+/// assert_eq!(counts.shares().len(), 2);
+/// ```
 #[derive(Default)]
 pub struct ReuseCounts {
     counts: HashMap<u64, u64>,
@@ -63,6 +73,10 @@ impl ReuseCounts {
 }
 
 /// Hits of a cache that holds the rows that occur most in the trace, from its first look-up on.
+///
+/// ```
+/// assert_eq!(outcore_tables::reuse::static_top(&[5, 7, 5], 1), 2);
+/// ```
 pub fn static_top(trace: &[u64], capacity: usize) -> u64 {
     let mut counts = ReuseCounts::default();
     trace.iter().for_each(|&key| counts.add(key));

@@ -10,6 +10,23 @@ use super::sample::Sample;
 
 /// Look-ups by stack distance. Each costs O(log n); memory, some 40 bytes a key, is bounded by the
 /// distinct keys, or those of the sample.
+///
+/// ```
+/// use outcore_tables::reuse::ReuseProfile;
+///
+/// let mut profiles = [
+///     ReuseProfile::exact(),
+///     ReuseProfile::sampled(0.1),
+///     ReuseProfile::bounded(1 << 14, 1 << 12),
+/// ];
+/// for profile in &mut profiles {
+///     (0..20_000).for_each(|number| profile.add(number % 1000));
+///     assert_eq!(profile.lookups(), 20_000.0);
+///     assert!(profile.miss_curve().misses(2000) < 2500.0);
+///     profile.age(0.5);
+///     assert_eq!(profile.lookups(), 10_000.0);
+/// }
+/// ```
 pub struct ReuseProfile {
     sample: Sample,
     /// Keys that are followed: those whose last use is more recent than that of all others.

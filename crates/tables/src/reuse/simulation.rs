@@ -10,6 +10,14 @@ use super::curve::MissCurve;
 use super::sample::Sample;
 
 /// A cache of ids under a policy.
+///
+/// ```
+/// use outcore_engine::cache::PolicyKind;
+/// use outcore_tables::reuse::Simulation;
+///
+/// let mut cache = Simulation::new(PolicyKind::Lru, 2);
+/// assert_eq!([1, 2, 1, 3, 2].map(|row| cache.access(row)), [false, false, true, false, false]);
+/// ```
 pub struct Simulation {
     policy: Box<dyn Policy>,
     slots: HashMap<u64, u32>,
@@ -53,6 +61,13 @@ impl Simulation {
 }
 
 /// Hits of a policy on a trace, from an empty cache on.
+///
+/// ```
+/// use outcore_engine::cache::PolicyKind;
+/// use outcore_tables::reuse::simulate;
+///
+/// assert_eq!(simulate(PolicyKind::Lru, 2, [1, 2, 1, 3, 2]), 1);
+/// ```
 pub fn simulate(kind: PolicyKind, capacity: u32, trace: impl IntoIterator<Item = u64>) -> u64 {
     let mut cache = Simulation::new(kind, capacity);
     trace
@@ -63,6 +78,10 @@ pub fn simulate(kind: PolicyKind, capacity: u32, trace: impl IntoIterator<Item =
 
 /// Hits of the best policy that admits every row that misses (Belady, IBM Systems Journal 1966):
 /// that which evicts the row whose next look-up is farthest. O(n log capacity).
+///
+/// ```
+/// assert_eq!(outcore_tables::reuse::belady(&[1, 2, 1, 3, 2], 2), 2);
+/// ```
 pub fn belady(trace: &[u64], capacity: usize) -> u64 {
     let next_uses = next_uses(trace);
     // A cached row is known by its next look-up; those without one have numbers of their own.

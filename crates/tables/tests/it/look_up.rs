@@ -7,6 +7,7 @@ use super::common::{Random, bits, session_with};
 use outcore_core::format::{npy, safetensors};
 use outcore_core::{DType, Error, Order, Session, WrapDevice};
 use outcore_device::{Device, Faults, Faulty};
+use outcore_tables::placement::{Placement, Queries};
 use outcore_tables::{
     Bags, Failure, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, ScaleBias,
     Serving, Table, TableSet, TableWriter, write_packed,
@@ -671,6 +672,152 @@ fn rows_lie_where_the_placement_says() {
         bits(&look_up(&set, 0, &bags, None, Pooling::Sum)),
         bits(&model(RowEncoding::F16, dim, &bags, None, Pooling::Sum))
     );
+}
+
+/// Bags of five rows of one of 100 groups of eight: rows next to each other, or as far apart as can be.
+fn bags_of_groups(random: &mut Random, count: usize) -> Vec<Vec<i64>> {
+    let bag = |_| {
+        let (is_near, group) = (random.below(2) == 0, random.below(100));
+        let mut rows: Vec<u64> = (0..8).collect();
+        (0..5)
+            .map(|_| rows.swap_remove(random.below(rows.len() as u64) as usize))
+            .map(|number| match is_near {
+                true => 8 * group + number,
+                false => group + 100 * number,
+            } as i64)
+            .collect()
+    };
+    (0..count).map(bag).collect()
+}
+
+/// A placement for 800 rows of 512 bytes: 7 a page.
+fn placed(random: &mut Random, ratio: f64) -> Placement {
+    let log = bags_of_groups(random, 4000);
+    let log = log.iter().map(|bag| bag.iter().map(|&row| row as u64));
+    let log = Queries::new(800, log).unwrap();
+    let placement = Placement::by_co_appearance(&log, 7, 2).unwrap();
+    placement.with_replicas(&log, ratio, 2).unwrap()
+}
+
+fn write_placed(session: &Session, path: &Path, placement: &Placement) {
+    let mut by_slot: Vec<u32> = vec![0; placement.slot_of_row().len()];
+    for (row, &slot) in (0..).zip(placement.slot_of_row()) {
+        by_slot[slot as usize] = row;
+    }
+    let encoding = RowEncoding::F32;
+    let mut writer =
+        TableWriter::create_placed(session, path, 128, encoding, placement.clone()).unwrap();
+    for &number in placement.replicas().flatten() {
+        by_slot.push(number);
+    }
+    for number in by_slot {
+        writer.write(&row(u64::from(number), 128)).unwrap();
+    }
+    assert!(writer.write(&[0.0; 128]).is_err());
+    writer.finish().unwrap();
+}
+
+#[test]
+fn replicas_save_pages_and_change_no_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let mut random = Random(4);
+    let all: Vec<u64> = (0..800).collect();
+    let mut pages = Vec::new();
+    for ratio in [0.0, 0.5, 1.0] {
+        let path = folder.path().join(format!("replicas-{ratio}"));
+        let placement = placed(&mut Random(3), ratio);
+        assert_eq!(placement.replicas().count() > 0, ratio > 0.0);
+        write_placed(&session, &path, &placement);
+        for cache_bytes in [0, 100 << 10] {
+            let serving = Serving {
+                cache_bytes: Some(cache_bytes),
+                ..Serving::default()
+            };
+            let tables = vec![open(&session, &path), open(&session, &path)];
+            let set = TableSet::new(&session, tables, serving).unwrap();
+            // One request a bag, and then many bags in one.
+            let bags = bags_of_groups(&mut Random(5), 200);
+            for bag in bags.chunks(1) {
+                assert_eq!(
+                    bits(&look_up(&set, 0, bag, None, Pooling::Sum)),
+                    bits(&model(RowEncoding::F32, 128, bag, None, Pooling::Sum))
+                );
+            }
+            let units_read = set.statistics(0).units_read;
+            if cache_bytes == 0 {
+                let log = bags.iter().map(|bag| bag.iter().map(|&row| row as u64));
+                let touched = placement.pages_touched(&Queries::new(800, log).unwrap());
+                assert_eq!(units_read, touched.pages);
+                pages.push(units_read);
+            }
+            let bags = random.bags(200, 800);
+            assert_eq!(
+                bits(&look_up(&set, 1, &bags, None, Pooling::Mean)),
+                bits(&model(RowEncoding::F32, 128, &bags, None, Pooling::Mean))
+            );
+            set.keep(1, &all[..100], &mut || true).unwrap();
+            let mut stored = vec![0; 800 * 512];
+            set.read_stored(1, &all, &mut stored, &mut || true).unwrap();
+            let expected = all.iter().flat_map(|&number| row(number, 128));
+            assert!(expected.flat_map(f32::to_le_bytes).eq(stored));
+        }
+    }
+    assert!(
+        pages[1] < pages[0] * 9 / 10 && pages[2] < pages[1],
+        "{pages:?}"
+    );
+}
+
+#[test]
+fn replicas_that_cannot_be_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table");
+    let placement = placed(&mut Random(3), 0.5);
+    let other =
+        TableWriter::create_placed(&session, &path, 64, RowEncoding::F32, placement.clone());
+    let text = other.err().unwrap().to_string();
+    assert!(
+        text.contains("pages of 7 rows, where a page has 15"),
+        "{text}"
+    );
+    let mut few =
+        TableWriter::create_placed(&session, &path, 128, RowEncoding::F32, placement.clone())
+            .unwrap();
+    (0..800).for_each(|number| few.write(&row(number, 128)).unwrap());
+    let text = few.finish().unwrap_err().to_string();
+    assert!(text.contains("800 of "), "{text}");
+
+    // Which row a slot has, damaged; then the page itself.
+    write_placed(&session, &path, &placement);
+    let good = std::fs::read(&path).unwrap();
+    let mut bad = good.clone();
+    let at = bad.len() - 5;
+    bad[at] ^= 1;
+    std::fs::write(&path, bad).unwrap();
+    let damaged = Table::open(&session, std::slice::from_ref(&path), &Opening::default());
+    let text = damaged.err().unwrap().to_string();
+    assert!(text.contains("the placement of rows"), "{text}");
+    let mut bad = good;
+    let first = 4096 * (1 + placement.home_page_count() as usize);
+    bad[first..first + placement.replicas().count() * 4096].fill(7);
+    std::fs::write(&path, bad).unwrap();
+    let serving = Serving {
+        cache_bytes: Some(0),
+        ..Serving::default()
+    };
+    let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+    let bags = bags_of_groups(&mut Random(5), 50);
+    let (found, failures) = try_look_up(&set, 0, &bags, None, Pooling::Sum);
+    assert!(!failures.is_empty() && failures.len() < bags.len());
+    let expected = model(RowEncoding::F32, 128, &bags, None, Pooling::Sum);
+    for (bag, (found, expected)) in found.chunks(128).zip(expected.chunks(128)).enumerate() {
+        match failures.iter().find(|failure| failure.bag == bag) {
+            Some(failure) => assert!(failure.error.to_string().contains("checksum")),
+            None => assert_eq!(bits(found), bits(expected)),
+        }
+    }
 }
 
 #[test]

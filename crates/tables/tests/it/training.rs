@@ -299,6 +299,100 @@ fn updates_are_applied_once_and_readers_go_over_to_them() {
     assert!(refused.to_string().contains("other of 1 x 12"), "{refused}");
 }
 
+/// Two tables without an optimizer, and how they are opened.
+fn create_two(session: &Session, folder: &Path, for_writing: bool) -> [(Vec<PathBuf>, Opening); 2] {
+    ["one", "deep/er/two"].map(|name| {
+        let path = folder.join(name);
+        if !path.exists() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            create(session, &path, None);
+        }
+        let opening = Opening {
+            for_writing,
+            ..Opening::default()
+        };
+        (vec![path], opening)
+    })
+}
+
+fn set_of(session: &Session, tables: &[(Vec<PathBuf>, Opening)]) -> TableSet {
+    let serving = Serving {
+        cache_bytes: Some(1 << 20),
+        reading_bytes: Some(1 << 20),
+        ..Serving::default()
+    };
+    let tables = Table::open_all(session, tables).unwrap();
+    TableSet::new(session, tables, serving).unwrap()
+}
+
+fn versions(tables: &[Table]) -> Vec<u64> {
+    tables
+        .iter()
+        .map(|table| table.version().unwrap())
+        .collect()
+}
+
+#[test]
+fn tables_that_are_opened_together_are_of_one_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session_with(folder.path(), WrapDevice::default());
+    let writer = set_of(&session, &create_two(&session, folder.path(), true));
+    let readers = create_two(&session, folder.path(), false);
+    std::thread::scope(|scope| {
+        let committing = scope.spawn(|| {
+            for value in 1..60 {
+                for table in 0..2 {
+                    let elements = [value as f32; DIM];
+                    writer
+                        .write_rows(table, &[0], &elements, None, &mut || true)
+                        .unwrap();
+                }
+                let committed = writer.commit(&[1, 0], &mut || true).unwrap();
+                assert_eq!(committed, [value; 2]);
+            }
+        });
+        let mut last = 0;
+        while !committing.is_finished() {
+            let found = versions(&Table::open_all(&session, &readers).unwrap());
+            assert!(found[0] == found[1] && found[0] >= last, "{found:?}");
+            last = found[0];
+        }
+    });
+    let set = set_of(&session, &readers);
+    assert_eq!(versions(&[set.table(0), set.table(1)]), [59, 59]);
+    assert_eq!(bits(&rows_of(&set)[..DIM]), bits(&[59.0; DIM]));
+}
+
+#[test]
+fn a_commit_of_a_set_that_fails_is_one_of_none_of_its_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session_with(folder.path(), WrapDevice::default());
+    let writer = set_of(&session, &create_two(&session, folder.path(), true));
+    let readers = create_two(&session, folder.path(), false);
+    let opened = || versions(&Table::open_all(&session, &readers).unwrap());
+    for (at, name) in ["one/group.new", "deep/er/two/group.new"]
+        .into_iter()
+        .enumerate()
+    {
+        let row = [at as f32; DIM];
+        writer
+            .write_rows(1, &[7], &row, None, &mut || true)
+            .unwrap();
+        let in_the_way = folder.path().join(name);
+        std::fs::create_dir(&in_the_way).unwrap();
+        let error = writer.commit(&[0, 1], &mut || true).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+        std::fs::remove_dir(&in_the_way).unwrap();
+        let before = at as u64;
+        assert_eq!(opened(), [before; 2]);
+        assert_eq!(
+            writer.commit(&[0, 1], &mut || true).unwrap(),
+            [before + 1; 2]
+        );
+        assert_eq!(opened(), [before + 1; 2]);
+    }
+}
+
 #[test]
 fn what_cannot_be_trained_is_told_by_name() {
     let folder = tempfile::tempdir().unwrap();
