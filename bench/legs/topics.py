@@ -17,10 +17,10 @@ from legs.measure import Array, sampled
 Spec = dict[str, Any]
 Result = dict[str, Any]
 
-PASSES = 10
+PASSES = 5
 """Over all documents, of variational inference."""
 BATCH = 2048
-SWEEPS = 1000
+SWEEPS = 500
 """Of Gibbs sampling."""
 
 COHERENCE_WORDS, DIVERSITY_WORDS = 10, 25

@@ -31,7 +31,8 @@ WORDS_SHOWN = 10
 def run(spec: dict[str, Any]) -> Found:
     folder = Path(spec["folder"])
     oc.configure(memory=spec["memory"], scratch=str(folder), threads=spec["threads"])
-    counts, words = (oc.open(str(folder / name)) for name in ("counts", "weights"))
+    counts: Any = oc.open(str(folder / "counts"))
+    words = oc.open(str(folder / "weights"))
     phases = Phases()
     say(spec["progress"], f"learning {spec['topics']} topics")
     with phases.phase("learn"):
