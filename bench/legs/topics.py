@@ -17,18 +17,19 @@ from legs.measure import Array, sampled
 Spec = dict[str, Any]
 Result = dict[str, Any]
 
-PASSES = 10
+PASSES = 5
 """Over all documents, of variational inference."""
 BATCH = 2048
-SWEEPS = 1000
+SWEEPS = 500
 """Of Gibbs sampling."""
 
 COHERENCE_WORDS, DIVERSITY_WORDS = 10, 25
 
 
 def ours(spec: Spec) -> Result:
-    """`in_memory`: the counts are a SciPy matrix, and the time to load them is not counted."""
+    """Of counts weighed by tf-idf, as scikit-learn's NMF. `in_memory`: they are a SciPy matrix; loading is not counted."""
     import outcore as oc
+    from outcore.text import TfidfTransformer
     from outcore.topics import TopicModel
 
     from legs.ours import configure, trace
@@ -38,7 +39,8 @@ def ours(spec: Spec) -> Result:
 
     def call() -> Array:
         x = oc.open(learned(spec)) if loaded is None else loaded
-        return TopicModel(spec["k"], 0).fit(x).components_
+        words = TfidfTransformer(sublinear_tf=True).fit_transform(x) if spec.get("weighed", True) else x
+        return TopicModel(spec["k"], 0).fit(words).components_
 
     return {**timed(spec, call), "trace": trace()}
 

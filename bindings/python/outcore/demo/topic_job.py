@@ -1,7 +1,7 @@
 """Topics of the texts, learned in a process of its own under the memory limit (see `steps`).
 
-Counts of words are on SSD, as `text_job` left them, and so are the weights of topics in each text; the job holds the topics
-themselves, a number for each word. Topics of a rival, where the specification names some, are measured by the same functions.
+Counts and weights of words are on SSD, as `text_job` left them, and so is how much of each topic a text has; the job holds the
+topics themselves, a number for each word. Topics of a rival, where the specification names some, are measured likewise.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ def run(spec: dict[str, Any]) -> Found:
     folder = Path(spec["folder"])
     oc.configure(memory=spec["memory"], scratch=str(folder), threads=spec["threads"])
     counts: Any = oc.open(str(folder / "counts"))
+    words = oc.open(str(folder / "weights"))
     phases = Phases()
     say(spec["progress"], f"learning {spec['topics']} topics")
     with phases.phase("learn"):
-        model = TopicModel(spec["topics"], spec["seed"], n_edge_topics=1).fit(counts)
-    with phases.phase("weigh"):
-        weights = model.transform(counts, out=str(folder / "weights.npy"))
+        model = TopicModel(spec["topics"], spec["seed"], n_edge_topics=1).fit(words)
+    with phases.phase("mix"):
+        weights = model.transform(words, out=str(folder / "mixtures.npy"))
+    model.vocabulary_ = counts.vocabulary()
 
     first = heaviest(weights)
     sizes = np.bincount(first[first >= 0], minlength=spec["topics"])

