@@ -84,7 +84,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 # Crates whose public functions the facade crate re-exports, and modules of them that it does not.
-PUBLIC_CRATES = ("core", "matrix", "compute", "samples", "streams", "exchange")
+PUBLIC_CRATES = ("core", "matrix", "compute", "samples", "streams", "tables", "exchange")
 INNER_MODULES = {"core": {"bytes.rs", "growing.rs", "memory_split.rs", "panels.rs", "staging.rs"}}
 # Types and functions for bindings and for other crates, in modules that are public for other things.
 INNER = {

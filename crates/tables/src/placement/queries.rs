@@ -12,6 +12,7 @@ use super::lists::Lists;
 ///
 /// let queries = Queries::new(6, [vec![4, 0, 4], vec![], vec![1]])?;
 /// assert_eq!((queries.len(), queries.look_ups()), (2, 3));
+/// assert_eq!((queries.row_count(), queries.is_empty()), (6, false));
 /// assert_eq!(queries.get(0), [0, 4]);
 /// assert_eq!(queries.windows(2, 1).get(0), [0, 1, 4]);
 /// # Ok::<(), outcore_core::Error>(())

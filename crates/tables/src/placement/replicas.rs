@@ -129,6 +129,14 @@ impl Placement {
     }
 
     /// Chooses pages for queries; has memory of its own that queries use again, so one a thread.
+    ///
+    /// ```
+    /// let placement = outcore_tables::placement::Placement::in_order(4, 2)?;
+    /// let mut slots = Vec::new();
+    /// placement.chooser().choose(&[3, 0], &mut slots);
+    /// assert_eq!(slots, [3, 0]);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn chooser(&self) -> Chooser<'_> {
         Chooser::new(&self.slots)
     }

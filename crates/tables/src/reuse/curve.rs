@@ -7,6 +7,7 @@
 /// use outcore_tables::reuse::MissCurve;
 ///
 /// let curve = MissCurve::new(100.0, [(10, 90.0), (20, 20.0), (30, 19.0)]);
+/// assert_eq!(curve.lookups(), 100.0);
 /// assert_eq!([0, 5, 15, 40].map(|rows| curve.misses(rows)), [100.0, 95.0, 55.0, 19.0]);
 /// assert_eq!(curve.convex_hull().points(), [(0, 100.0), (20, 20.0), (30, 19.0)]);
 /// ```

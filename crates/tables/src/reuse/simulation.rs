@@ -123,6 +123,9 @@ fn next_uses(trace: &[u64]) -> Vec<usize> {
 /// let mut caches = Miniatures::new(PolicyKind::S3Fifo, 1.0, &[10, 100]);
 /// (0..100).chain(0..100).for_each(|id| caches.add(id));
 /// assert_eq!(caches.miss_curve().misses(100), 100.0);
+/// caches.age(0.5);
+/// assert_eq!(caches.miss_curve().misses(100), 50.0);
+/// Miniatures::bounded(PolicyKind::Lru, 1 << 10, 1 << 8).add(7);
 /// ```
 pub struct Miniatures {
     sample: Sample,
