@@ -29,10 +29,10 @@ def placement(context: Context, name: str) -> Case:
             measure
             for leg in legs
             for measure in (
-                Measure(leg.name, "fewer", "rows in their given order", at_least=2.0),
-                Measure(leg.name, "of_own", "learned from the users that are counted", at_least=0.9),
-                Measure(leg.name, "own_fewer", "rows in their given order; learned from the users that are counted"),
-                Measure(leg.name, "fewer_than_shuffled", "rows in random order"),
+                Measure(leg.name, "fewer", f"{leg.name}: rows in their given order", at_least=2.0),
+                Measure(leg.name, "of_own", f"{leg.name}: learned from the users that are counted", at_least=0.9),
+                Measure(leg.name, "own_fewer", f"{leg.name}: rows in their given order; learned from the users that are counted"),
+                Measure(leg.name, "fewer_than_shuffled", f"{leg.name}: rows in random order"),
             )
         ),
         needs=(path,),

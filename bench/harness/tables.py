@@ -164,9 +164,9 @@ def measure_rows(run: Case) -> list[list[str]]:
         found = results.measured(leg, measure["key"]) if leg else None
         least, most = measure["at_least"], measure["at_most"]
         if found is not None:
-            target = f"at most {most:.2f}" if least is None else f"{least:g}"
+            target = f"{least:g}" if least is not None else f"at most {most:.2f}" if most is not None else ""
             word = "reached" if (least is None or found >= least) and (most is None or found <= most) else "missed"
-            rows.append([measure["against"], target, f"{found:.2f}", word])
+            rows.append([measure["against"], target, f"{found:.2f}", word if target else ""])
     return rows
 
 
