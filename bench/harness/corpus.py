@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import lzma
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.data import npy_header, settle
+from harness import csr
+from harness.data import settle, whole_folder
 from harness.model import ROOT, LibsvmFile, SparseFolder
 
 SOURCE = ROOT / "data" / "packages" / "packages.tsv.xz"
@@ -72,23 +70,18 @@ def make(file: SparseFolder | LibsvmFile, root: Path) -> None:
     path = root / file.path
     if path.exists():
         return
-    partial = path.with_name(f"{path.name}.partial")
     if isinstance(file, LibsvmFile):
         path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.partial")
         write_text(file, partial)
+        partial.rename(path)
     else:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write_folder(file, partial)
-    partial.rename(path)
+        with whole_folder(path) as folder:
+            write_folder(file, folder)
 
 
 def write_folder(file: SparseFolder, folder: Path) -> None:
-    arrays = {"indptr": ("<i8", file.rows + 1), "indices": ("<i4", file.nonzeros), "data": ("<f4", file.nonzeros)}
-    with ExitStack() as stack:
-        outs = {name: stack.enter_context(open(folder / f"{name}.npy", "wb")) for name in arrays}
-        for name, (kind, length) in arrays.items():
-            outs[name].write(npy_header(kind, (length,), 4096))
+    with csr.writing(folder, (file.rows, file.columns), file.nonzeros) as outs:
         outs["indptr"].write(np.zeros(1, np.int64).data)
         written = 0
         for block in blocks(file):
@@ -96,10 +89,6 @@ def write_folder(file: SparseFolder, folder: Path) -> None:
             outs["indices"].write(block.words.data)
             outs["data"].write(block.values.data)
             written += len(block.words)
-        for out in outs.values():
-            settle(out)
-    told = {"format": "csr", "shape": [file.rows, file.columns], "nonzeros": file.nonzeros, "dtype": "float32"}
-    (folder / "matrix.json").write_text(json.dumps(told) + "\n")
 
 
 def write_text(file: LibsvmFile, path: Path) -> None:

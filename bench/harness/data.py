@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -182,6 +184,16 @@ KINDS: dict[str, Callable[[int, np.random.Generator], Uniform | LowRank | Patche
     "images": Images,
     "patches": Patches,
 }
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder to write into, which gets the name `path` when all of it is written."""
+    partial = path.with_name(f"{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    partial.rename(path)
 
 
 def settle(out: IO[bytes]) -> None:

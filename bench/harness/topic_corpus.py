@@ -6,8 +6,6 @@ Words are chosen by the documents that are learned from, as is customary: those 
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from harness import corpus
-from harness.data import npy_header, settle
+from harness import corpus, csr
+from harness.data import whole_folder
 from harness.model import SparseFolder, TopicFolder
 
 FEWEST = 5
@@ -30,13 +28,12 @@ def make(file: TopicFolder, root: Path) -> None:
     path = root / file.path
     if path.exists():
         return
-    partial = path.with_name(f"{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     frequency = sum(np.bincount(block.indices, minlength=block.shape[1]) for block in documents(file, held_out=False))
     kept = np.flatnonzero((frequency >= FEWEST) & (frequency <= LARGEST_SHARE * file.learned_documents))
-    for name, held_out in (("learned", False), ("held-out", True)):
-        write(sp.vstack([block[:, kept] for block in documents(file, held_out)], "csr"), partial / name)
-    partial.rename(path)
+    with whole_folder(path) as folder:
+        for name, held_out in (("learned", False), ("held-out", True)):
+            (folder / name).mkdir()
+            write(sp.vstack([block[:, kept] for block in documents(file, held_out)], "csr"), folder / name)
 
 
 def documents(file: TopicFolder, held_out: bool) -> Iterator[Any]:
@@ -55,14 +52,8 @@ def documents(file: TopicFolder, held_out: bool) -> Iterator[Any]:
 
 
 def write(matrix: Any, folder: Path) -> None:
-    folder.mkdir(parents=True)
     # scikit-learn numbers words anew after it has counted them, which leaves rows in no order.
     matrix.sort_indices()
-    for name, kind in (("indptr", "<i8"), ("indices", "<i4"), ("data", "<f4")):
-        array = getattr(matrix, name).astype(kind)
-        with open(folder / f"{name}.npy", "wb") as out:
-            out.write(npy_header(kind, array.shape, 4096))
-            out.write(array.data)
-            settle(out)
-    told = {"format": "csr", "shape": list(matrix.shape), "nonzeros": int(matrix.nnz), "dtype": "float32"}
-    (folder / "matrix.json").write_text(json.dumps(told) + "\n")
+    with csr.writing(folder, matrix.shape, int(matrix.nnz)) as outs:
+        for name, kind in (("indptr", "<i8"), ("indices", "<i4"), ("data", "<f4")):
+            outs[name].write(getattr(matrix, name).astype(kind).data)

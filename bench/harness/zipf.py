@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from harness.data import npy_header, settle
+from harness import csr
+from harness.data import whole_folder
 from harness.model import ZipfFolder
 
 BLOCK_ROWS = 1 << 15
@@ -20,28 +18,13 @@ def make(file: ZipfFolder, root: Path) -> None:
     path = root / file.path
     if path.exists():
         return
-    partial = path.with_name(f"{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    with ExitStack() as stack:
-        outs = {name: stack.enter_context(open(partial / f"{name}.npy", "wb")) for name in ("indptr", "indices", "data")}
-        for name, kind, length in (
-            ("indptr", "<i8", file.rows + 1),
-            ("indices", "<i4", file.nonzeros),
-            ("data", "<f4", file.nonzeros),
-        ):
-            outs[name].write(npy_header(kind, (length,), 4096))
+    random = np.random.default_rng(file.seed)
+    with whole_folder(path) as folder, csr.writing(folder, (file.rows, file.columns), file.nonzeros) as outs:
         outs["indptr"].write((np.arange(file.rows + 1) * file.per_row).data)
-        random = np.random.default_rng(file.seed)
         for start in range(0, file.rows, BLOCK_ROWS):
             shape = (min(BLOCK_ROWS, file.rows - start), file.per_row)
             outs["indices"].write(columns(file.columns, shape, random).data)
             outs["data"].write((1 - random.random(shape, dtype=np.float32)).data)
-        for out in outs.values():
-            settle(out)
-    told = {"format": "csr", "shape": [file.rows, file.columns], "nonzeros": file.nonzeros, "dtype": "float32"}
-    (partial / "matrix.json").write_text(json.dumps(told) + "\n")
-    partial.rename(path)
 
 
 def columns(count: int, shape: tuple[int, int], random: np.random.Generator) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
