@@ -8,7 +8,7 @@ from harness.model import Bound, Case, Context, Leg, Measure
 
 FILES = {"gowalla": "gowalla_adj.npz", "lastfm": "lastfm.csv.gz"}
 ROWS_A_PAGE = {256: 15, 128: 31, 64: 63}
-"""Of rows of so many bytes: 4,092 bytes of a page hold rows."""
+"""By bytes of a row: 4,092 bytes of a page hold rows."""
 
 
 def placement(context: Context, name: str) -> Case:

@@ -45,8 +45,7 @@ def nothing(spec: Spec) -> Result:
 
 
 def compute(spec: Spec) -> None:
-    """What a network takes is allowed to it beside the tables, as what its imports take is: so many batches that the allocator
-    has grown to its size."""
+    """Batches of the network alone: the memory that they take is allowed beside the budget, as that of imports is."""
     import torch
     from outcore.embedding_bench.networks import Model
 

@@ -14,8 +14,8 @@
 //!
 //! Several objects are committed at once by a file `group` in the folder of each. Before it, all of the next
 //! versions is durable, `version.new` included. The file of the first object comes last, by rename: once it is
-//! there, each `version.new` counts as `version` for whoever finds the same group beside it. Then each gets
-//! that name, and the files go. Until then a writer that opens one of the objects does what is left: of the
+//! there, the last version of each object that has the same group is its `version.new`. Then each gets
+//! that name, and the files are removed. Until then a writer that opens one of the objects does what is left: of the
 //! first one for all, of the others for itself.
 //!
 //! A reader holds a shared lock on the map of its version. The places of a version that is not the last

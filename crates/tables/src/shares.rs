@@ -140,7 +140,7 @@ impl Shares {
                 .map(|(demand, &rows)| demand.curve.misses(rows))
                 .sum()
         };
-        if misses(&now) - misses(&wanted) < WORTH_IT * misses(&now) {
+        if misses(&now) - misses(&wanted) <= WORTH_IT * misses(&now) {
             return;
         }
         // What some give up, others get.

@@ -83,7 +83,8 @@ def bench_ladder(
     ahead : int
         Batches that are looked up ahead.
     threads : int, optional
-        Of PyTorch on both sides, and of look-ups.
+        Of PyTorch on both sides, and of look-ups. PyTorch's keep a core busy while they wait, unless OMP_WAIT_POLICY=PASSIVE
+        is in the environment.
 
     Returns
     -------

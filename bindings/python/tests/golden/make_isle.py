@@ -18,7 +18,7 @@ from test_isle import COUNT, GOLDEN, corpus_of, matched, shared
 WORDS = 300
 """Of each topic, the likeliest first."""
 EVERY = 10
-"""Of so many weights of documents, one that is kept."""
+"""One in this many documents has its weights kept."""
 
 
 def write_corpus(name: str, folder: Path) -> None:

@@ -280,7 +280,7 @@ fn what_a_dead_writer_left_may_be_damaged_or_moved_apart() {
         let apart = folder.path().join("apart");
         std::fs::rename(second, &apart).unwrap();
         assert_eq!(values(&[first.clone(), apart.clone()]), [1, 0]);
-        // What is not there any more holds nobody up.
+        // An object that was moved away does not keep the writer of the first one from opening it.
         Set::open(&paths[..1], &Arc::new(Faults::none())).unwrap();
         assert!(!first.join("group").exists());
         return;
