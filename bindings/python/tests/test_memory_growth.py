@@ -1,4 +1,4 @@
-"""Data of 12 to 50 times the budget, in processes whose memory the kernel limits: what is known of the data does not grow with
+"""Data of 12 to 25 times the budget, in processes whose memory the kernel limits: what is known of the data does not grow with
 its square, and what jobs have freed does not stay."""
 
 import json
@@ -39,16 +39,16 @@ WORK = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With 420 MB of each kind, a quarter of it for products, by columns and by rows and sparse."""
+    """With 210 MB of each kind, a quarter of it for products, by columns and by rows and sparse."""
     folder = tmp_path_factory.mktemp("growth")
     session = oc.Session("64MiB", folder, allow_tmpfs_scratch=True)
-    for name, shape in {"wide": (1024, 102_400), "short": (1024, 25_600), "rows": (102_400, 1024)}.items():
+    for name, shape in {"wide": (1024, 51_200), "short": (1024, 12_800), "rows": (51_200, 1024)}.items():
         x = session.create(folder / f"{name}.npy", shape)
         step = shape[0] // 64
         for row in range(0, shape[0], step):
             x[row : row + step] = np.random.default_rng(row).random((step, shape[1]), np.float32)
     random = np.random.default_rng(0)
-    places = random.integers(0, 20_000, (500_000, 100), dtype=np.int32)
+    places = random.integers(0, 20_000, (250_000, 100), dtype=np.int32)
     # A tenth of all entries in few columns.
     places[:, ::10] //= 1000
     offsets = np.arange(0, places.size + 1, 100)

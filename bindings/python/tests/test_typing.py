@@ -5,7 +5,6 @@ what its writer put in. A pickled stream holds any objects.
 """
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -179,32 +178,39 @@ ELEMENTS = "dtype[Any]"
 """Of an array on SSD."""
 
 
-def test_a_strict_checker_finds_nothing_that_is_any(tmp_path: Path) -> None:
+WRONG = ['oc.create("a.npy", 3, mode="r")', "oc.linalg.gemm(s, x)", 'a["x"]', 'oc.open("x.npy").nnz', "s + 1"]
+FIRST = SCRIPT.count("\n") + 1
+"""Line of the first statement that follows the script."""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What one run of the checker says of two scripts; to read the libraries' types takes most of its time."""
+    folder = tmp_path_factory.mktemp("typing")
+    right, wrong = folder / "right.py", folder / "wrong.py"
+    right.write_text(SCRIPT + "".join(f"reveal_type({line})\n" for line in EXPRESSIONS.splitlines()))
+    wrong.write_text(SCRIPT + "".join(f"{line}\n" for line in WRONG))
+    options = ["--strict", "--config-file=", "--no-error-summary", "--cache-dir", str(folder / "cache")]
+    told, errors, status = api.run([*options, str(right), str(wrong)])
+    assert not errors and status == 1
+    return told.splitlines()
+
+
+def test_a_strict_checker_finds_nothing_that_is_any(told: list[str]) -> None:
     lines = EXPRESSIONS.splitlines()
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + "".join(f"reveal_type({line})\n" for line in lines))
-    told, errors, _ = api.run(
-        ["--strict", "--config-file=", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"), str(script)]
-    )
-    assert not errors
-    first = SCRIPT.count("\n") + 1
     revealed: dict[str, str] = {}
-    for line in told.splitlines():
-        match = re.search(r'script\.py:(\d+): note: Revealed type is "(.*)"$', line)
+    for line in told:
+        if "right.py:" not in line:
+            continue
+        match = re.search(r'right\.py:(\d+): note: Revealed type is "(.*)"$', line)
         assert match, line
-        revealed[lines[int(match[1]) - first]] = match[2]
+        revealed[lines[int(match[1]) - FIRST]] = match[2]
     assert list(revealed) == lines
     for expression, kind in revealed.items():
         known = kind.replace(SHAPE, "").replace("numpy.", "").replace(ELEMENTS, "").replace("builtins.", "")
         assert expression in UNKNOWN or not re.search(r"\bAny\b", known), f"{expression} is {kind}"
 
 
-def test_a_strict_checker_refuses_what_is_wrong(tmp_path: Path) -> None:
-    wrong = ['oc.create("a.npy", 3, mode="r")', "oc.linalg.gemm(s, x)", 'a["x"]', 'oc.open("x.npy").nnz', "s + 1"]
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + "".join(f"{line}\n" for line in wrong))
-    told, _, status = api.run(["--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache"), str(script)])
-    assert status == 1
-    first = SCRIPT.count("\n") + 1
-    found = {int(number) for number in re.findall(r"script\.py:(\d+): error", told)}
-    assert found == set(range(first, first + len(wrong))), told
+def test_a_strict_checker_refuses_what_is_wrong(told: list[str]) -> None:
+    found = {int(match[1]) for line in told if (match := re.search(r"wrong\.py:(\d+): error", line))}
+    assert found == set(range(FIRST, FIRST + len(WRONG))), told
