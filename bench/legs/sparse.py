@@ -33,16 +33,24 @@ def files(folder: str) -> list[str]:
 def recall(spec: dict[str, Any], found: Array, checked: int = 10) -> float:
     """The share of the nearest rows of the first queries, by a plain search in f64, that were found."""
     q, k = load(spec["queries"], checked).astype(np.float64), spec["k"]
+    # Only their columns matter, of millions.
+    columns, q.indices = np.unique(q.indices, return_inverse=True)
+    q = sp.csr_matrix((q.data, q.indices, q.indptr), shape=(checked, len(columns)))
     indptr, indices, values = mapped(spec["a"])
-    distances = []
+    distances, nearest = np.empty((checked, 0)), np.empty((checked, 0), np.int64)
     for start in range(0, len(indptr) - 1, ROWS_AT_ONCE):
         ends = np.array(indptr[start : start + ROWS_AT_ONCE + 1])
-        entries = slice(ends[0], ends[-1])
-        part = (np.array(values[entries], np.float64), np.array(indices[entries]), ends - ends[0])
-        x = sp.csr_matrix(part, shape=(len(ends) - 1, q.shape[1]))
-        distances.append(x.multiply(x).sum(axis=1).A1[None] - 2 * (q @ x.T).toarray())
-    # All of them have |q|^2 in common.
-    nearest = np.argsort(np.concatenate(distances, axis=1), axis=1, kind="stable")[:, :k]
+        entries, ends = slice(ends[0], ends[-1]), ends - ends[0]
+        own, there = np.array(values[entries], np.float64), np.array(indices[entries])
+        at = np.searchsorted(columns[:-1], there)
+        rows = (len(ends) - 1, len(columns))
+        x = sp.csr_matrix((own * (columns[at] == there), at, ends), shape=rows)
+        squares = sp.csr_matrix((own * own, np.zeros_like(at), ends), shape=(rows[0], 1)).toarray().T
+        # All of them have |q|^2 in common.
+        distances = np.hstack([distances, squares - 2 * (q @ x.T).toarray()])
+        nearest = np.hstack([nearest, np.broadcast_to(start + np.arange(rows[0]), (checked, rows[0]))])
+        order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+        distances, nearest = (np.take_along_axis(side, order, 1) for side in (distances, nearest))
     return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(nearest, found[:checked], strict=True)]))
 
 
