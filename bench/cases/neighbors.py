@@ -37,7 +37,7 @@ def dense(context: Context) -> Case:
     queries = DataFile(context.path("neighbors-queries.npy"), max(200, context.count(QUERIES)), COLS, "clouds", seed=5)
     memory = max(SMALLEST_BUDGET, int(BUDGET * min(1.0, context.scale)))
     common: dict[str, Any] = {"a": rows.path, "queries": queries.path, "k": NEIGHBORS}
-    session = {"memory": memory, "scratch": context.path("scratch")}
+    session = {"memory": memory, "scratch": context.path("scratch"), "imports": ["outcore.neighbors"]}
     cold = (rows.path, queries.path)
     return Case(
         "neighbors",
@@ -71,7 +71,7 @@ def sparse(context: Context) -> Case:
     memory = max(SMALLEST_BUDGET, rows.nbytes // 4)
     common: dict[str, Any] = {"a": rows.path, "queries": queries.path, "k": NEIGHBORS}
     some = {**common, "count": SOME_QUERIES, "scaled": queries.rows / SOME_QUERIES}
-    session = {"memory": memory, "scratch": context.path("scratch")}
+    session = {"memory": memory, "scratch": context.path("scratch"), "imports": ["outcore.neighbors"]}
     sizes = {"rows": rows.rows, "per_row": ENTRIES_PER_ROW, "threads": len(os.sched_getaffinity(0))}
     program = {"program": context.path("programs/merge_join")}
     return Case(
@@ -107,7 +107,7 @@ def clustered(context: Context) -> Case:
     rows = DataFile(context.path("neighbors-clusters.npy"), max(50_000, context.count(ROWS)), CLUSTERED_COLS, "clusters", seed=8)
     memory = max(SMALLEST_BUDGET, rows.nbytes // 4)
     spec = {"a": rows.path, "k": NEIGHBORS, "out": context.path("found")}
-    session = {"memory": memory, "scratch": context.path("scratch")}
+    session = {"memory": memory, "scratch": context.path("scratch"), "imports": ["outcore.neighbors"]}
     return Case(
         "neighbors-clustered",
         f"{NEIGHBORS} nearest of each of {rows.rows:,} f32 rows of {CLUSTERED_COLS} to it, in 1,000 overlapping clusters and "
