@@ -226,28 +226,33 @@ impl Side {
 
 /// Sides of a tile of which both blocks take at most `share` bytes: the first along the runs of the
 /// source, the second along those of the sink, each with the length of such a run. Of all that fit,
-/// those whose runs take the least time an element.
+/// those whose runs take the least time an element; whole runs follow each other, and are one.
 fn tile_sides(share: u64, source: (Side, u64), sink: (Side, u64)) -> (u64, u64) {
     let ((source, width), (sink, height)) = (source, sink);
+    let of_whole_runs = share.saturating_sub(height * source.run_bytes(0))
+        / (height * source.element + sink.run_bytes(height)).max(1);
     let doubled = std::iter::successors(Some(1), |first| Some(2 * first));
     doubled
         .take_while(|first| *first < width)
-        .chain([width])
+        .chain([of_whole_runs.clamp(1, width), width])
         .map(|first| {
             let left = share.saturating_sub(first * sink.run_bytes(0));
             let second = left / (source.run_bytes(first) + first * sink.element);
             let sector = (sink.sector / sink.element).max(1);
-            let whole = if second < sector {
-                second
-            } else {
-                second / sector * sector
+            let whole = match second < sector {
+                true => second,
+                false => second / sector * sector,
             };
             (first, if second >= height { height } else { whole })
         })
         .filter(|(_, second)| *second > 0)
         .min_by(|one, other| {
-            let cost = |(first, second): &(u64, u64)| {
-                source.cost / *first as f64 + sink.cost / *second as f64
+            let cost = |&(first, second): &(u64, u64)| {
+                let runs = |side: u64, length: u64| match side == length {
+                    true => (first * second) as f64,
+                    false => side as f64,
+                };
+                source.cost / runs(first, width) + sink.cost / runs(second, height)
             };
             cost(one).total_cmp(&cost(other))
         })
