@@ -164,14 +164,21 @@ def accelerate(data: str, out: str) -> None:
     accelerator.end_training()
 
 
-def join(data: str, out: str) -> None:
-    """Ranks with different numbers of batches, in the way that the documents say."""
+def uneven(data: str, out: str) -> None:
+    """Ranks with different numbers of batches, in the way that the documents say, and without `Join`."""
     import torch
 
-    torch.multiprocessing.spawn(rank_that_joins, (data, out), nprocs=RANKS)
+    torch.multiprocessing.spawn(rank_of_uneven, (data, out), nprocs=RANKS)
 
 
-def rank_that_joins(rank: int, data: str, out: str) -> None:
+def rank_of_uneven(rank: int, data: str, out: str) -> None:
+    write(out, rank, join=trained_within_join(rank, data, out), alone=trained_without_join(rank, data, out))
+    # A rank that ends takes its connections along, and others fail at once.
+    while not all(Path(out, f"{one}.json").exists() for one in range(RANKS)):
+        time.sleep(0.1)
+
+
+def trained_within_join(rank: int, data: str, out: str) -> dict[str, Any]:
     import torch
     from torch import distributed
     from torch.distributed.algorithms.join import Join
@@ -207,27 +214,17 @@ def rank_that_joins(rank: int, data: str, out: str) -> None:
     third, told_of_samples = warned(lambda: train(samples))
     even = [TensorLoader(data, 13, end="uneven"), TensorLoader(data, 4, end="pad"), TensorLoader(data, 4, rank=0, world_size=1)]
     _, told_of_even = warned(lambda: [numbers(one) for one in even])
-    weights = [value.tolist() for value in model.state_dict().values()]
-    write(
-        out,
-        rank,
-        batches=[first, second, third],
-        told=told,
-        told_of_samples=told_of_samples,
-        told_not=told_again + told_of_even,
-        weights=weights,
-    )
     distributed.destroy_process_group()
+    return {
+        "batches": [first, second, third],
+        "told": told,
+        "told_of_samples": told_of_samples,
+        "told_not": told_again + told_of_even,
+        "weights": [value.tolist() for value in model.state_dict().values()],
+    }
 
 
-def alone(data: str, out: str) -> None:
-    """Ranks with different numbers of batches, without `Join`."""
-    import torch
-
-    torch.multiprocessing.spawn(rank_that_does_not_join, (data, out), nprocs=RANKS)
-
-
-def rank_that_does_not_join(rank: int, data: str, out: str) -> None:
+def trained_without_join(rank: int, data: str, out: str) -> dict[str, Any]:
     from datetime import timedelta
 
     import torch
@@ -236,7 +233,7 @@ def rank_that_does_not_join(rank: int, data: str, out: str) -> None:
 
     from outcore.torch import Loader as TensorLoader
 
-    store = distributed.FileStore(f"{out}/group", RANKS)
+    store = distributed.FileStore(f"{out}/other-group", RANKS)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timedelta(seconds=5))
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     batches, waited, told_first = 0, False, []
@@ -250,13 +247,10 @@ def rank_that_does_not_join(rank: int, data: str, out: str) -> None:
         except RuntimeError:
             # The time that the group has for an operation is over.
             waited = True
-    write(out, rank, batches=batches, waited=waited, told_first=told_first)
-    # A rank that ends takes its connections along, and others fail at once.
-    while not all(Path(out, f"{one}.json").exists() for one in range(RANKS)):
-        time.sleep(0.1)
+    return {"batches": batches, "waited": waited, "told_first": told_first}
 
 
-PROGRAMS = {act.__name__: act for act in (environment, torchrun, group, lightning, accelerate, join, alone)}
+PROGRAMS = {act.__name__: act for act in (environment, torchrun, group, lightning, accelerate, uneven)}
 
 
 if __name__ == "__main__":

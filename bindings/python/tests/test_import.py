@@ -599,15 +599,13 @@ def test_exports_refuse_what_a_format_cannot_have(tmp_path: Path) -> None:
 
 
 def big(path: Path, rows: int = 120_000) -> Path:
-    """Some 20 MB of LIBSVM text."""
+    """Some 20 MB of LIBSVM text: the same thousand rows again and again, with labels of their own."""
     rng = np.random.default_rng(0)
+    columns = np.sort(rng.integers(1, 5000, (1000, 12)), axis=1) + np.arange(12)
+    values = rng.random((1000, 12)).round(4)
+    texts = [" ".join(map("{}:{}".format, *pair)) for pair in zip(columns, values, strict=True)]
     with path.open("w") as out:
-        for start in range(0, rows, 1000):
-            columns = np.sort(rng.integers(1, 5000, (1000, 12)), axis=1) + np.arange(12)
-            values = rng.random((1000, 12)).round(4)
-            for row in range(1000):
-                pairs = " ".join(f"{c}:{v}" for c, v in zip(columns[row], values[row], strict=True))
-                out.write(f"{start + row} {pairs}\n")
+        out.writelines(f"{row} {texts[row % 1000]}\n" for row in range(rows))
     return path
 
 

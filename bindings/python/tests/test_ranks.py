@@ -322,10 +322,14 @@ def test_ranks_of_accelerate(dataset: Dataset, out: Path) -> None:
         assert shares(found, way), way
 
 
-def test_uneven_ranks_end_within_join(tmp_path: Path, out: Path) -> None:
-    """13 and 12 samples in batches of 4: rank 0 has a batch more. All end, with the same weights, and had every sample once."""
-    odd = written(tmp_path / "odd", 25)
-    found = found_by(out, started("join", odd, out))
+def test_uneven_ranks_end_within_join_and_are_told_before_they_wait_without(tmp_path: Path, out: Path) -> None:
+    """13 and 12 samples in batches of 4: rank 0 has a batch more.
+
+    Within `Join` all end, with the same weights, and had every sample once. Without it the rank that has a batch more waits for
+    the other one in vain, as long as the process group lets it; it was told so.
+    """
+    ranks = found_by(out, started("uneven", written(tmp_path / "odd", 25), out))
+    found = [rank["join"] for rank in ranks]
     assert [[len(had) for had in rank["batches"]] for rank in found] == [[4, 4, 4], [3, 3, 3]]
     for epoch in range(3):
         had = [number for rank in found for batch in rank["batches"][epoch] for number in batch]
@@ -334,12 +338,7 @@ def test_uneven_ranks_end_within_join(tmp_path: Path, out: Path) -> None:
     assert [len(rank["told"]) for rank in found] == [len(rank["told_of_samples"]) for rank in found] == [1, 0]
     assert all(word in found[0]["told"][0] for word in ("4 batches", "last rank 3", "Join([model])", "end='pad'"))
     assert not any(rank["told_not"] for rank in found)
-
-
-def test_uneven_ranks_without_join_are_told_before_they_wait(tmp_path: Path, out: Path) -> None:
-    """The rank that has a batch more waits for the other one in vain, as long as the process group lets it; it was told so."""
-    odd = written(tmp_path / "odd", 25)
-    found = found_by(out, started("alone", odd, out))
+    found = [rank["alone"] for rank in ranks]
     assert [rank["batches"] for rank in found] == [3, 3] and [rank["waited"] for rank in found] == [True, False]
     assert [len(rank["told_first"]) for rank in found] == [1, 0]
     assert all(word in found[0]["told_first"][0] for word in ("4 batches", "last rank 3", "hangs", "Join([model])", "end='pad'"))

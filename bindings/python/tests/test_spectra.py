@@ -149,8 +149,8 @@ def test_a_budget_is_refused_at_once_or_gives_what_any_number_of_threads_gives(p
             return [np.asarray(part) for part in found], found.basis_in_memory
 
     places = []
-    for memory in [(1 << 20) * size // 4 for size in (4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)]:
-        first, *others = (search(memory, threads) for threads in (1, 2, 5))
+    for memory in [(1 << 20) * size // 4 for size in (4, 6, 10, 14, 20, 28, 40, 64)]:
+        first, *others = (search(memory, threads) for threads in (1, 5))
         if isinstance(first, errors.OverBudgetError):
             assert not places
             assert all(isinstance(other, errors.OverBudgetError) and other.needed == first.needed for other in others)
@@ -162,8 +162,7 @@ def test_a_budget_is_refused_at_once_or_gives_what_any_number_of_threads_gives(p
             assert other[1] == first[1]
             for one, same in zip(first[0], other[0], strict=True):
                 np.testing.assert_array_equal(one, same)
-    assert len(places) > 4
-    assert len(places) < 11
+    assert 3 < len(places) < 8
 
 
 def test_bits_do_not_depend_on_where_the_basis_lies(rng: np.random.Generator) -> None:

@@ -95,8 +95,12 @@ def collated(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {**default_collate(samples), "raw": raw}
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
-@pytest.mark.parametrize("persistent", [False, True])
+FORKED = [(0, None, False), (2, "fork", False), (2, "fork", True)]
+# Each of these imports PyTorch, which takes seconds: they are started once for two epochs.
+SPAWNED = [(2, "spawn", True)]
+
+
+@pytest.mark.parametrize(("workers", "context", "persistent"), FORKED + SPAWNED)
 def test_map_style(dataset: Dataset, workers: int, context: str | None, persistent: bool) -> None:
     assert dataset[5]["y"] == 5
     loader = DataLoader(
@@ -105,7 +109,7 @@ def test_map_style(dataset: Dataset, workers: int, context: str | None, persiste
         shuffle=True,
         num_workers=workers,
         multiprocessing_context=context,
-        persistent_workers=persistent and workers > 0,
+        persistent_workers=persistent,
         collate_fn=collated,
     )
     first, second = numbers(loader), numbers(loader)
@@ -132,11 +136,10 @@ def test_a_distributed_sampler_shares_samples(dataset: Dataset) -> None:
     assert len(set(found)) == len(found) == COUNT // 3 * 3
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (1, "fork"), (2, "fork"), (2, "spawn")])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("workers", "context", "persistent"), [(1, "fork", False), *FORKED, *SPAWNED])
 def test_iterable_in_workers(dataset: Dataset, workers: int, context: str | None, persistent: bool) -> None:
     batches = IterableDataset(dataset, 8, shuffle=True, seed=1, end="uneven", rank=0, world_size=1)
-    options: dict[str, Any] = {"multiprocessing_context": context, "persistent_workers": persistent and workers > 0}
+    options: dict[str, Any] = {"multiprocessing_context": context, "persistent_workers": persistent}
     loader = DataLoader(batches, batch_size=None, num_workers=workers, **options)
     first, second = numbers(loader), numbers(loader)
     assert first != second and sorted(first) == sorted(second) == list(range(COUNT))

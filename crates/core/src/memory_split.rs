@@ -204,6 +204,12 @@ impl MemorySplit {
         self.free() / (3 * (PLAN_THREADS + 1))
     }
 
+    /// Bytes of a tile that is transposed on its way: every thread works on one, and one more is on
+    /// its way for it. How an array is cut into these decides how long the runs of both sides are.
+    pub fn transposed_tile_bytes(&self, threads: u64) -> u64 {
+        self.free() / (2 * (threads + 1))
+    }
+
     /// The same of rows that are read in one place and written in another.
     pub fn copied_panel_bytes(&self) -> u64 {
         self.moved_panel_bytes() / 2

@@ -107,12 +107,11 @@ fn convert_as<T: Pod, U: Pod>(
     let into = plan.extent(&target.extent);
     let from = from(&mut plan);
     let (layout, out_layout) = (x.layout(), target.array.layout());
-    for (rows, cols) in convert_tiles(
-        session,
-        &layout,
-        &out_layout,
-        [size_of::<T>() as u64, dtype.bytes()],
-    ) {
+    let sides = [
+        (&layout, Side::source(x, size_of::<T>() as u64)),
+        (&out_layout, Side::sink(&target.array)),
+    ];
+    for (rows, cols) in convert_tiles(session, sides) {
         go_on()?;
         let source = layout.tile(from, rows.clone(), cols.clone());
         let sink = out_layout.tile(into, rows, cols);
@@ -135,18 +134,17 @@ fn convert_as<T: Pod, U: Pod>(
     target.job(session, vec![plan])
 }
 
-/// Panels where both sides agree on what lies next to each other, else squares as large as memory
-/// allows.
+/// Panels where both sides agree on what lies next to each other, else tiles.
 fn convert_tiles(
     session: &Session,
-    layout: &Layout,
-    out: &Layout,
-    [source, sink]: [u64; 2],
+    [from, into]: [(&Layout, Side); 2],
 ) -> Vec<(Range<u64>, Range<u64>)> {
+    let ((layout, source), (out, sink)) = (from, into);
     let (rows, cols) = (layout.rows, layout.cols);
-    let share = MemorySplit::new(session).moved_panel_bytes();
-    let both = source + sink;
+    let memory = MemorySplit::new(session);
+    let both = source.element + sink.element;
     if layout.by_rows() == out.by_rows() {
+        let share = memory.moved_panel_bytes();
         return match out.by_rows() {
             true => panels(rows, cols * both, share)
                 .into_iter()
@@ -158,20 +156,22 @@ fn convert_tiles(
                 .collect(),
         };
     }
-    let (across, along) = sides_of_whole_sectors(share / both, source, sink);
-    let (height, width) = if layout.by_rows() {
-        (along, across)
-    } else {
-        (across, along)
-    };
-    let (rows, cols) = (cut(0..rows, height), cut(0..cols, width));
+    let share = memory.transposed_tile_bytes(session.threads() as u64);
     // Along the runs of the sink, where each tile completes the sectors that the one before it has
     // begun.
     match out.by_rows() {
-        true => pairs(&rows, &cols).collect(),
-        false => pairs(&cols, &rows)
-            .map(|(cols, rows)| (rows, cols))
-            .collect(),
+        true => {
+            let (height, width) = tile_sides(share, (source, rows), (sink, cols));
+            let (rows, cols) = (cut(0..rows, height), cut(0..cols, width));
+            pairs(&rows, &cols).collect()
+        }
+        false => {
+            let (width, height) = tile_sides(share, (source, cols), (sink, rows));
+            let (rows, cols) = (cut(0..rows, height), cut(0..cols, width));
+            pairs(&cols, &rows)
+                .map(|(cols, rows)| (rows, cols))
+                .collect()
+        }
     }
 }
 
@@ -185,18 +185,113 @@ fn pairs<'a>(
         .flat_map(move |one| second.iter().map(move |other| (one.clone(), other.clone())))
 }
 
-/// Sides of a tile of at most `elements` elements, the first along the runs of a source and the
-/// second along those of a sink: near-square, and where there is room for any such, with runs of
-/// whole sectors in both.
-fn sides_of_whole_sectors(elements: u64, source_bytes: u64, sink_bytes: u64) -> (u64, u64) {
-    const SECTOR_BYTES: u64 = 512;
-    let (source, sink) = (SECTOR_BYTES / source_bytes, SECTOR_BYTES / sink_bytes);
-    let side = ((elements as f64).sqrt() as u64).max(1);
-    match elements >= source * sink {
-        true => {
-            let first = (side / source * source).max(source);
-            (first, (elements / first / sink * sink).max(sink))
+/// One side of a copy: what a run of its elements takes.
+#[derive(Clone, Copy)]
+struct Side {
+    /// Bytes of an element.
+    element: u64,
+    /// Bytes of a sector of its device: the two ends of a run take whole ones.
+    sector: u64,
+    /// Time of a run beside that of its bytes, in parts of that of a read from SSD.
+    cost: f64,
+}
+
+impl Side {
+    /// What is read from SSD, or from memory.
+    fn source(x: &Operand, element: u64) -> Side {
+        let (sector, cost) = match x {
+            Operand::Stored(array) => (array.extent().sector().into(), 1.0),
+            Operand::Memory { .. } => (1, 0.02),
+        };
+        Side {
+            element,
+            sector,
+            cost,
         }
-        false => (side, side),
+    }
+
+    /// What is written. Small writes are several times as slow as small reads, on most devices.
+    fn sink(y: &Array) -> Side {
+        Side {
+            element: y.dtype().bytes(),
+            sector: y.extent().sector().into(),
+            cost: 6.0,
+        }
+    }
+
+    fn run_bytes(&self, elements: u64) -> u64 {
+        elements * self.element + 2 * (self.sector - 1)
+    }
+}
+
+/// Sides of a tile of which both blocks take at most `share` bytes: the first along the runs of the
+/// source, the second along those of the sink, each with the length of such a run. Of all that fit,
+/// those whose runs take the least time an element; whole runs follow each other, and are one.
+fn tile_sides(share: u64, source: (Side, u64), sink: (Side, u64)) -> (u64, u64) {
+    let ((source, width), (sink, height)) = (source, sink);
+    let of_whole_runs = share.saturating_sub(height * source.run_bytes(0))
+        / (height * source.element + sink.run_bytes(height)).max(1);
+    let doubled = std::iter::successors(Some(1), |first| Some(2 * first));
+    doubled
+        .take_while(|first| *first < width)
+        .chain([of_whole_runs.clamp(1, width), width])
+        .map(|first| {
+            let left = share.saturating_sub(first * sink.run_bytes(0));
+            let second = left / (source.run_bytes(first) + first * sink.element);
+            let sector = (sink.sector / sink.element).max(1);
+            let whole = match second < sector {
+                true => second,
+                false => second / sector * sector,
+            };
+            (first, if second >= height { height } else { whole })
+        })
+        .filter(|(_, second)| *second > 0)
+        .min_by(|one, other| {
+            let cost = |&(first, second): &(u64, u64)| {
+                let runs = |side: u64, length: u64| match side == length {
+                    true => (first * second) as f64,
+                    false => side as f64,
+                };
+                source.cost / runs(first, width) + sink.cost / runs(second, height)
+            };
+            cost(one).total_cmp(&cost(other))
+        })
+        .unwrap_or((1, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn side(cost: f64) -> Side {
+        Side {
+            element: 4,
+            sector: 512,
+            cost,
+        }
+    }
+
+    #[test]
+    fn a_tile_is_all_that_fits() {
+        let (source, sink) = (side(1.0), side(6.0));
+        assert_eq!(
+            tile_sides(64 * MIB, (source, 1000), (sink, 3000)),
+            (1000, 3000)
+        );
+        assert_eq!(tile_sides(0, (source, 1000), (sink, 3000)), (1, 1));
+        assert_eq!(tile_sides(MIB, (source, 1), (sink, 1 << 30)).0, 1);
+    }
+
+    #[test]
+    fn runs_that_cost_more_are_longer() {
+        for share in [64 << 10, MIB, 16 * MIB] {
+            let sides = |cost| tile_sides(share, (side(cost), 1 << 20), (side(6.0), 1 << 20));
+            let ((first, second), (loaded, written)) = (sides(1.0), sides(0.02));
+            assert!(2 * first <= second && loaded < first && second < written);
+            let bytes = second * side(1.0).run_bytes(first) + first * side(6.0).run_bytes(second);
+            assert!(share / 2 < bytes && bytes <= share, "{bytes} of {share}");
+        }
     }
 }
