@@ -92,8 +92,8 @@ impl<S: Side> Join<'_, S> {
     fn add_group(
         &self,
         plan: &mut Plan,
-        group: &[Block<S::Part>],
-        later: &[Block<S::Part>],
+        group: &[Block<S::RowRange>],
+        later: &[Block<S::RowRange>],
         into: &Into<'_>,
     ) -> Result<()> {
         let ends = group.first().zip(group.last());
@@ -161,7 +161,7 @@ impl<S: Side> Join<'_, S> {
     fn meet(
         &self,
         plan: &mut Plan,
-        blocks: [&Block<S::Part>; 2],
+        blocks: [&Block<S::RowRange>; 2],
         lists: [Region; 2],
         begins: [bool; 2],
     ) {

@@ -23,7 +23,7 @@ use outcore_kernels::{Eigen, Mat, MatRef};
 
 use super::checkpoint::{Checkpoint, Kept};
 use super::orthonormal::{Appended, Noise, append};
-use super::tall::{Layout, Tall};
+use super::tall::{Tall, TallLayout};
 use super::{SpectrumOptions, Which};
 use crate::operator::Operator;
 
@@ -74,7 +74,7 @@ impl Accuracy {
 pub(super) struct Course {
     /// Columns of a product.
     pub(super) block: usize,
-    pub(super) layout: Layout,
+    pub(super) layout: TallLayout,
     pub(super) accuracy: Accuracy,
     /// Whether images are checked to be those of a symmetric operator.
     pub(super) checks_symmetry: bool,
