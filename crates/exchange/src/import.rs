@@ -161,7 +161,8 @@ pub struct Options {
     pub resume: bool,
     /// Bytes of text, or of entries, from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,
-    /// Of plain LIBSVM text in one file, the lines of one of so many equal parts: its number, from 0, and how many.
+    /// Of plain LIBSVM text in one file, only the lines of one of several equal parts: the number of
+    /// the part, from 0, and the number of parts.
     pub part: Option<[u64; 2]>,
 }
 

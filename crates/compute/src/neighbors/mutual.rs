@@ -21,8 +21,8 @@ use super::{NEIGHBOR_BYTES, NeighborOptions, Side, Sought, Wanted, groups, state
 const LAYER: usize = 8;
 /// Operations on numbers in the time in which a byte of a list moves.
 const FLOPS_A_BYTE: u64 = 32;
-/// Of a product of two blocks at least: of smaller ones there are so many that it takes longer to
-/// put them in order than they save.
+/// Of a product of two blocks at least: to put more and smaller ones in order takes longer than they
+/// save.
 const FLOPS_A_TASK: u64 = 1 << 22;
 
 /// A plan for each group; none where the rows are not looking for each other, or it does not pay.

@@ -21,7 +21,7 @@ const BLOCKS_BEYOND: usize = 6;
 /// Blocks of the basis where a block is wider than what is wanted.
 const WIDE_BLOCKS: usize = 5;
 
-/// Wide blocks have so many columns more than are wanted.
+/// Columns of a wide block: a tenth more than are wanted, eight more at least.
 fn wide_block(count: usize) -> usize {
     count + (count / 10).max(8)
 }
