@@ -38,7 +38,7 @@ def picture(shape: tuple[int, ...], nbytes: int, budget_bytes: int, *, by_column
     ----------
     shape : rows and columns; of a vector its length.
     nbytes, budget_bytes : int
-        What it takes, and what fits in memory at a time.
+        Bytes of the matrix, and of the memory that parts of it fit in.
     by_columns : bool
         Whether the elements of a column lie next to each other, so that parts are columns.
     shade : float

@@ -458,7 +458,7 @@ def test_threads_and_many_streams_within_a_small_budget(tmp_path: Path) -> None:
     assert all(found[number] == data[number] for number in range(16))
 
 
-def test_a_file_that_nobody_has_closed_is_no_stream(store: StreamStore) -> None:
+def test_a_file_that_was_never_closed_is_no_stream(store: StreamStore) -> None:
     with store.create("x") as writer:
         writer.write(b"old")
     with pytest.raises(AttributeError), store.create("x", overwrite=True) as writer:

@@ -279,8 +279,8 @@ fn check(rows: &Rows, queries: Option<&Rows>) -> Result<u64> {
 /// Rows and queries of one kind: how they are cut, and how a block of queries is compared with a
 /// panel of rows.
 trait Side: Clone + Send + 'static {
-    /// Some rows.
-    type Part: Clone + Send;
+    /// Consecutive rows.
+    type RowRange: Clone + Send;
 
     /// The numbers of the queries.
     fn queries(&self) -> Range<u64>;
@@ -299,16 +299,16 @@ trait Side: Clone + Send + 'static {
 
     /// Blocks of queries, in order: the numbers of their rows, and the bytes that one takes while it
     /// waits. Each query has `bytes_beside` besides.
-    fn blocks(&self, bytes_beside: u64) -> Vec<(Self::Part, u64)>;
+    fn blocks(&self, bytes_beside: u64) -> Vec<(Self::RowRange, u64)>;
 
     /// Panels of rows, whose bytes and `bytes_beside` a row have room together.
-    fn panels(&self, bytes_beside: u64) -> Vec<Self::Part>;
+    fn panels(&self, bytes_beside: u64) -> Vec<Self::RowRange>;
 
     /// The numbers of the queries of a block.
-    fn numbers(&self, block: &Self::Part) -> Range<u64>;
+    fn numbers(&self, block: &Self::RowRange) -> Range<u64>;
 
     /// The numbers of the rows of a panel.
-    fn rows_of(panel: &Self::Part) -> Range<u64>;
+    fn rows_of(panel: &Self::RowRange) -> Range<u64>;
 
     /// Bytes on SSD of all rows, and of some queries if these are others.
     fn stored_bytes(&self, queries: Range<u64>) -> u64;
@@ -317,18 +317,18 @@ trait Side: Clone + Send + 'static {
     fn compare(
         &self,
         plan: &mut Plan,
-        queries: &Self::Part,
-        rows: &Self::Part,
+        queries: &Self::RowRange,
+        rows: &Self::RowRange,
         sought: Sought,
     ) -> Task;
 
     /// Where rows look for each other: their blocks, of which two can meet in one task. Else none.
-    fn mutual_blocks(&self, _bytes_beside: u64) -> Option<Vec<(Self::Part, u64)>> {
+    fn mutual_blocks(&self, _bytes_beside: u64) -> Option<Vec<(Self::RowRange, u64)>> {
         None
     }
 
     /// A task in which two of these blocks meet; its last blocks are for what each finds.
-    fn meet_each_other(&self, _: &mut Plan, _: [&Self::Part; 2], _: [Sought; 2]) -> Task {
+    fn meet_each_other(&self, _: &mut Plan, _: [&Self::RowRange; 2], _: [Sought; 2]) -> Task {
         unreachable!("there are no such blocks")
     }
 }
@@ -353,8 +353,8 @@ fn groups<P>(blocks: impl IntoIterator<Item = (P, u64)>, most: u64) -> Vec<Vec<P
 fn meet<S: Side>(
     side: &S,
     plan: &mut Plan,
-    blocks: &[(S::Part, Sought)],
-    panels: &[S::Part],
+    blocks: &[(S::RowRange, Sought)],
+    panels: &[S::RowRange],
 ) -> Result<Vec<Region>> {
     let states = state_regions(plan, blocks.iter().map(|(_, sought)| *sought));
     for (number, panel) in panels.iter().enumerate() {

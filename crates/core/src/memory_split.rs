@@ -265,14 +265,20 @@ impl MemorySplit {
         self.budget / 4
     }
 
-    /// Bytes of the products that a task compares with what it has found.
-    pub fn compared_bytes(&self) -> u64 {
-        self.free() / 16
-    }
-
     /// The same of the memory that is free now.
     pub fn free_collected_bytes(&self) -> u64 {
         self.free() / 4
+    }
+
+    /// Bytes of a batch of entries that are decoded, a quarter of what is left: an entry with its row
+    /// takes half as much again, and all of them are held once more while they are decoded.
+    pub fn decoded_batch_bytes(&self) -> u64 {
+        self.left() / 4
+    }
+
+    /// Bytes of the products that a task compares with what it has found.
+    pub fn compared_bytes(&self) -> u64 {
+        self.free() / 16
     }
 
     /// Bytes of a step of what is written as it comes in, or of the plan of such steps.

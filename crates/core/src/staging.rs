@@ -28,7 +28,8 @@ use crate::session::Session;
 
 const COPIED_BYTES: u64 = 1 << 20;
 
-/// What it takes to be something at a path.
+/// The folder in which the files of a new object grow until they are complete and get its name: a
+/// folder beside its place, or scratch where a store has its name.
 pub struct StagingFolder {
     /// Where the files grow.
     pub folder: NewFolder,

@@ -13,7 +13,7 @@
 //! that is stored, `factor` times, and the stored bytes begin `factor - 1` times their length behind
 //! the start.
 
-use crate::region::{Layout, Region};
+use crate::region::{FrameLayout, Region};
 
 /// Makes the bytes that tasks find of those that an extent holds. Tasks only read them.
 #[derive(Clone, Copy, Debug)]
@@ -35,16 +35,16 @@ const PART_BYTES: usize = 4096;
 
 impl Decoder {
     /// The layouts of a region's block: of what is loaded, and of what tasks find.
-    pub(crate) fn layouts(&self, region: &Region, sector_bytes: u64) -> [Layout; 2] {
+    pub(crate) fn layouts(&self, region: &Region, sector_bytes: u64) -> [FrameLayout; 2] {
         let stored = region.layout(sector_bytes);
         let ahead =
             ((self.factor as u64 - 1) * region.bytes()).next_multiple_of(sector_bytes) as usize;
-        let loaded = Layout {
+        let loaded = FrameLayout {
             lead: stored.lead + ahead,
             bytes: stored.bytes + ahead,
             ..stored
         };
-        let decoded = Layout {
+        let decoded = FrameLayout {
             lead: 0,
             pitch: region.row_bytes as usize * self.factor,
             bytes: region.bytes() as usize * self.factor,
@@ -54,7 +54,7 @@ impl Decoder {
     }
 
     /// Decodes a frame with the stored bytes of a region in place.
-    pub(crate) fn decode_frame(&self, frame: &mut [u8], region: &Region, loaded: &Layout) {
+    pub(crate) fn decode_frame(&self, frame: &mut [u8], region: &Region, loaded: &FrameLayout) {
         let (row_bytes, mut to) = (region.row_bytes as usize, 0);
         let mut part = [0u64; PART_BYTES / 8];
         let stored: &mut [u8] = bytemuck::cast_slice_mut(&mut part);

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::extent::Extent;
-use crate::layout::Layout;
+use crate::gather_layout::GatherLayout;
 use crate::workers::in_task;
 
 /// Bytes of one extent that a run reads or writes.
@@ -29,7 +29,7 @@ pub(crate) struct Claim {
 enum Spans {
     List(Vec<Range<u64>>),
     /// Requests of a gather.
-    Reads(Arc<Layout>, Range<usize>),
+    Reads(Arc<GatherLayout>, Range<usize>),
 }
 
 impl Spans {
@@ -119,7 +119,7 @@ impl Claim {
 
     /// Of what some requests of a gather read, an extent each.
     pub(crate) fn of_reads(
-        layout: &Arc<Layout>,
+        layout: &Arc<GatherLayout>,
         reads: Range<usize>,
     ) -> impl Iterator<Item = Claim> {
         let mut next = reads.start;

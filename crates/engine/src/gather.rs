@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::gather_layout::{GatherLayout, Item, Shape};
 use crate::gathering::{Arrived, Failure, Gathering, Inbox, Pieces, Sink};
-use crate::layout::{Item, Layout, Shape};
 use crate::memory::{FrameUse, Reservation};
 use crate::stream::Awaited;
 use crate::ticket::{self, Ticket};
@@ -52,12 +52,12 @@ impl Default for GatherOptions {
 
 /// The bytes of a batch. Its memory counts against the budget until it is dropped.
 pub struct Gathered {
-    layout: Arc<Layout>,
+    layout: Arc<GatherLayout>,
     pieces: Pieces,
 }
 
 impl Gathered {
-    pub(crate) fn new(layout: Arc<Layout>, pieces: Pieces) -> Gathered {
+    pub(crate) fn new(layout: Arc<GatherLayout>, pieces: Pieces) -> Gathered {
         Gathered { layout, pieces }
     }
 
@@ -125,7 +125,7 @@ pub(crate) fn total_len(items: &[Item<'_>]) -> usize {
 
 /// Bytes of tables that [`Engine::gather_into`] holds for `items` items.
 fn table_bytes(items: usize) -> u64 {
-    Layout::overhead_bytes(items) + (items * size_of::<usize>()) as u64
+    GatherLayout::overhead_bytes(items) + (items * size_of::<usize>()) as u64
 }
 
 pub(crate) fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
@@ -147,7 +147,7 @@ pub(crate) fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
 /// the order of arrival, and ends after an error. Dropping it cancels the items that have not
 /// arrived.
 pub struct Arrivals {
-    layout: Arc<Layout>,
+    layout: Arc<GatherLayout>,
     /// Dropped before `inbox`, which then holds the last references to its pieces.
     pieces: Pieces,
     inbox: Arc<Inbox>,
@@ -429,7 +429,7 @@ impl Engine {
         shape.frame_bytes =
             ((window / 16).next_power_of_two() as usize).clamp(4096, shape.frame_bytes);
         shape.request_bytes = shape.request_bytes.min(shape.frame_bytes as u64);
-        let layout = Arc::new(Layout::new(items, shape)?);
+        let layout = Arc::new(GatherLayout::new(items, shape)?);
         let longest = layout
             .frames
             .iter()
@@ -478,11 +478,12 @@ impl Engine {
         &self,
         items: &[Item<'_>],
         options: &GatherOptions,
-    ) -> Result<(Arc<Layout>, Reservation, u64)> {
-        let beside = Layout::overhead_bytes(items.len());
+    ) -> Result<(Arc<GatherLayout>, Reservation, u64)> {
+        let beside = GatherLayout::overhead_bytes(items.len());
         // Tables that do not fit are not allocated.
         drop(self.budget().reserve_floor("gather", beside)?);
-        let layout = Layout::new(items, Shape::new(options.gap_bytes, options.request_bytes))?;
+        let layout =
+            GatherLayout::new(items, Shape::new(options.gap_bytes, options.request_bytes))?;
         let floor = self
             .budget()
             .reserve_floor("gather", beside + layout.frames_bytes())?;
@@ -491,7 +492,7 @@ impl Engine {
 
     fn start_gather(
         &self,
-        layout: &Arc<Layout>,
+        layout: &Arc<GatherLayout>,
         frames: std::ops::Range<usize>,
         floor: Reservation,
         beside: u64,

@@ -14,7 +14,7 @@ use outcore_device::{Buf, Completion, Op, Whole};
 use crate::error::{Error, Result};
 use crate::extent_locks::{Claim, ExtentLock};
 use crate::gather::Gathered;
-use crate::layout::Layout;
+use crate::gather_layout::GatherLayout;
 use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::stream::{Awaited, Between};
@@ -109,7 +109,7 @@ pub(crate) enum Failure {
 }
 
 pub(crate) struct Gathering {
-    layout: Arc<Layout>,
+    layout: Arc<GatherLayout>,
     /// The frames of the layout that this gather reads.
     frames: Range<usize>,
     reads: Range<usize>,
@@ -144,7 +144,7 @@ pub(crate) struct Gathering {
 
 impl Gathering {
     pub(crate) fn new(
-        layout: Arc<Layout>,
+        layout: Arc<GatherLayout>,
         frames: Range<usize>,
         floor: Reservation,
         beside_bytes: u64,

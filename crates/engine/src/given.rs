@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::extent_locks::{Claim, ExtentLock};
 use crate::gather::{GatherOptions, check_destination, total_len};
-use crate::layout::Item;
+use crate::gather_layout::Item;
 use crate::pump::{Activity, Core};
 use crate::ticket::{self, Ticket};
 
@@ -42,7 +42,7 @@ pub struct Given {
 
 /// Bytes of an extent and where they go.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct PlacedItem<'a> {
     item: Item<'a>,
     at: usize,
 }
@@ -50,19 +50,19 @@ struct Part<'a> {
 /// What is read straight to its place, and what is copied there; both in the order of places.
 #[derive(Default)]
 struct Placement<'a> {
-    direct: Vec<Part<'a>>,
-    copied: Vec<Part<'a>>,
+    direct: Vec<PlacedItem<'a>>,
+    copied: Vec<PlacedItem<'a>>,
 }
 
 impl<'a> Placement<'a> {
     /// For items one after another from an address on. Pure.
     fn new(items: &[Item<'a>], address: usize) -> Placement<'a> {
         let mut at = 0;
-        let mut parts: Vec<Part<'a>> = Vec::with_capacity(items.len());
+        let mut parts: Vec<PlacedItem<'a>> = Vec::with_capacity(items.len());
         for &item in items.iter().filter(|item| item.len > 0) {
             match parts.last_mut() {
                 Some(last) if follows(last, &item) => last.item.len += item.len,
-                _ => parts.push(Part { item, at }),
+                _ => parts.push(PlacedItem { item, at }),
             }
             at += item.len;
         }
@@ -73,8 +73,8 @@ impl<'a> Placement<'a> {
         placement
     }
 
-    fn place(&mut self, part: Part<'a>, address: usize) {
-        let Part { item, at } = part;
+    fn place(&mut self, part: PlacedItem<'a>, address: usize) {
+        let PlacedItem { item, at } = part;
         let unit = u64::from(item.extent.sector());
         let end = item.offset + item.len as u64;
         let (from, to) = (item.offset.next_multiple_of(unit), end / unit * unit);
@@ -82,7 +82,7 @@ impl<'a> Placement<'a> {
         if !is_alike || from >= to {
             return self.copied.push(part);
         }
-        let cut = |from: u64, to: u64| Part {
+        let cut = |from: u64, to: u64| PlacedItem {
             item: Item {
                 offset: from,
                 len: (to - from) as usize,
@@ -97,7 +97,7 @@ impl<'a> Placement<'a> {
     }
 }
 
-fn follows(last: &Part<'_>, item: &Item<'_>) -> bool {
+fn follows(last: &PlacedItem<'_>, item: &Item<'_>) -> bool {
     last.item.extent.id() == item.extent.id()
         && last.item.offset + last.item.len as u64 == item.offset
 }
@@ -105,11 +105,11 @@ fn follows(last: &Part<'_>, item: &Item<'_>) -> bool {
 /// What a gather of `items` items holds besides the destination, at most: parts of each, of which
 /// one is read and two are copied, with their pieces.
 fn table_bytes(items: usize) -> u64 {
-    let each = 4 * size_of::<Part<'_>>() + 2 * size_of::<Item<'_>>() + 4 * size_of::<Buf>();
+    let each = 4 * size_of::<PlacedItem<'_>>() + 2 * size_of::<Item<'_>>() + 4 * size_of::<Buf>();
     items as u64 * each as u64
 }
 
-fn bytes(parts: &[Part<'_>]) -> u64 {
+fn bytes(parts: &[PlacedItem<'_>]) -> u64 {
     parts.iter().map(|part| part.item.len as u64).sum()
 }
 
@@ -170,9 +170,9 @@ impl Engine {
         })
     }
 
-    fn start_direct(&self, direct: &[Part<'_>], reads: Vec<Buf>) -> Result<Ticket<()>> {
+    fn start_direct(&self, direct: &[PlacedItem<'_>], reads: Vec<Buf>) -> Result<Ticket<()>> {
         let shared = ticket::Shared::new();
-        let ranges = direct.iter().map(|Part { item, .. }| {
+        let ranges = direct.iter().map(|PlacedItem { item, .. }| {
             let end = item.offset + item.len as u64;
             (item.extent, item.offset..end)
         });
@@ -196,7 +196,11 @@ impl Engine {
 }
 
 /// The pieces of the destination: those that are read to, and those that are copied to.
-fn cut(direct: &[Part<'_>], copied: &[Part<'_>], mut rest: Buf) -> (Vec<Buf>, Vec<Buf>) {
+fn cut(
+    direct: &[PlacedItem<'_>],
+    copied: &[PlacedItem<'_>],
+    mut rest: Buf,
+) -> (Vec<Buf>, Vec<Buf>) {
     let (mut reads, mut copies) = (Vec::new(), Vec::new());
     let (mut direct, mut copied) = (direct.iter().peekable(), copied.iter().peekable());
     loop {

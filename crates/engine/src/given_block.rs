@@ -14,7 +14,7 @@
 //! Whole sectors of a row that lies in memory as it does on the device, address by address modulo
 //! the sector, move straight. All else is copied by way of bounce buffers, which the plan reserves:
 //! the ends of such rows, rows that lie otherwise, and short rows that are read together. Bytes
-//! between the rows in memory are never touched. Pure, but for the slot in which the memory waits
+//! between the rows in memory are never touched. Pure, but for where the memory waits
 //! for the run and, afterwards, for its owner.
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ use outcore_device::{Buf, Locked};
 
 use crate::edges::split;
 use crate::plan::Area;
-use crate::region::{Layout, Region, pieces};
+use crate::region::{FrameLayout, Region, pieces};
 
 /// Rows of at least this many sectors are read one by one where that avoids a copy: of their
 /// transfer, the two sectors at the ends are a quarter at most.
@@ -41,7 +41,7 @@ const BOUNCE_BUFFERS_MAX: u64 = 16;
 /// carried out, failed, was cancelled or was never begun. While the run goes on, transfers in
 /// flight included, it is the run's.
 pub struct GivenBlock {
-    slot: Arc<Mutex<Slot>>,
+    given: Arc<Mutex<GivenMemory>>,
     direct_bytes: u64,
     copied_bytes: u64,
 }
@@ -49,10 +49,10 @@ pub struct GivenBlock {
 impl GivenBlock {
     /// The memory, unless a run has it or it was taken before. A run that begins after that fails.
     pub fn take(&self) -> Option<Buf> {
-        let mut slot = self.slot.locked();
-        match slot.is_in_run {
+        let mut given = self.given.locked();
+        match given.is_in_run {
             true => None,
-            false => slot.memory.take(),
+            false => given.memory.take(),
         }
     }
 
@@ -76,7 +76,7 @@ impl fmt::Debug for GivenBlock {
     }
 }
 
-struct Slot {
+struct GivenMemory {
     memory: Option<Buf>,
     is_in_run: bool,
 }
@@ -90,17 +90,17 @@ pub(crate) struct Place {
     longest_copy: u64,
     copies: u64,
     memory_bytes: u64,
-    slot: Arc<Mutex<Slot>>,
+    given: Arc<Mutex<GivenMemory>>,
 }
 
 impl Place {
     /// The memory for a residency; none while that of an earlier residency has it.
     pub(crate) fn borrow(&self) -> Option<Buf> {
-        self.slot.locked().memory.take()
+        self.given.locked().memory.take()
     }
 
     pub(crate) fn put(&self, memory: Buf) {
-        self.slot.locked().memory = Some(memory);
+        self.given.locked().memory = Some(memory);
     }
 }
 
@@ -138,12 +138,12 @@ impl GivenBlocks {
             true => Err("memory is given twice for one region".to_owned()),
             false => Geometry::new(areas, &region, pitch, &memory),
         };
-        let slot = Arc::new(Mutex::new(Slot {
+        let given = Arc::new(Mutex::new(GivenMemory {
             memory: Some(memory),
             is_in_run: false,
         }));
         let mut handle = GivenBlock {
-            slot: Arc::clone(&slot),
+            given: Arc::clone(&given),
             direct_bytes: 0,
             copied_bytes: 0,
         };
@@ -171,7 +171,7 @@ impl GivenBlocks {
             longest_copy,
             copies,
             memory_bytes,
-            slot,
+            given,
         };
         self.by_region.insert(region, Arc::new(place));
         handle
@@ -212,9 +212,9 @@ impl GivenBlocks {
     /// The run begins. False if some of the memory was taken back.
     pub(crate) fn begin(&self) -> bool {
         self.by_region.values().all(|place| {
-            let mut slot = place.slot.locked();
-            slot.is_in_run = slot.memory.is_some();
-            slot.is_in_run
+            let mut given = place.given.locked();
+            given.is_in_run = given.memory.is_some();
+            given.is_in_run
         })
     }
 
@@ -222,7 +222,7 @@ impl GivenBlocks {
     pub(crate) fn end(&self) {
         self.by_region
             .values()
-            .for_each(|place| place.slot.locked().is_in_run = false);
+            .for_each(|place| place.given.locked().is_in_run = false);
     }
 }
 
@@ -241,7 +241,7 @@ pub(crate) struct Geometry {
     is_alike: bool,
     /// Rows are read as one, gaps included.
     is_spanned: bool,
-    layout: Layout,
+    layout: FrameLayout,
 }
 
 /// A transfer of a load, in whole sectors.
@@ -293,7 +293,7 @@ impl Geometry {
                 memory.len()
             ));
         };
-        let layout = Layout {
+        let layout = FrameLayout {
             lead: 0,
             pitch,
             bytes: needed as usize,
@@ -307,7 +307,7 @@ impl Geometry {
         ))
     }
 
-    fn of(region: &Region, unit: u64, layout: Layout, address: u64) -> Geometry {
+    fn of(region: &Region, unit: u64, layout: FrameLayout, address: u64) -> Geometry {
         let pitch = layout.pitch as u64;
         let is_one =
             region.rows == 1 || region.stride == region.row_bytes && pitch == region.stride;
@@ -333,7 +333,7 @@ impl Geometry {
     }
 
     /// How the block lies in memory.
-    pub(crate) fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> FrameLayout {
         self.layout
     }
 
@@ -456,7 +456,7 @@ mod tests {
                 false => (row_bytes + apart, address),
             };
             let region = Region { extent: ExtentRef(0), offset, row_bytes, stride, rows };
-            let layout = Layout { lead: 0, pitch: pitch as usize, bytes: 0, spanned: false };
+            let layout = FrameLayout { lead: 0, pitch: pitch as usize, bytes: 0, spanned: false };
             let geometry = Geometry::of(&region, unit, layout, address);
             let mut expected = vec![u64::MAX; (pitch * rows + row_bytes) as usize];
             if row_bytes > 0 {

@@ -16,7 +16,7 @@ use crate::decoder::Decoder;
 use crate::error::{Error, Result, TaskError};
 use crate::extent::Extent;
 use crate::given_block::{GivenBlock, GivenBlocks};
-use crate::region::{ExtentRef, Layout, Region};
+use crate::region::{ExtentRef, FrameLayout, Region};
 use crate::schedule::Schedule;
 
 /// How a task uses a region.
@@ -144,7 +144,7 @@ pub(crate) fn held_bytes(tasks: &[Task]) -> u64 {
 /// The bytes of one access while a task runs.
 pub struct Block {
     pub(crate) data: Data,
-    pub(crate) layout: Layout,
+    pub(crate) layout: FrameLayout,
     pub(crate) rows: usize,
     pub(crate) row_bytes: usize,
 }
@@ -157,7 +157,7 @@ pub(crate) enum Data {
 impl Block {
     pub(crate) fn new(
         data: Data,
-        layout: Layout,
+        layout: FrameLayout,
         region: &Region,
         decoder: Option<Decoder>,
     ) -> Block {

@@ -412,8 +412,8 @@ impl Engine {
             frames,
             free: Vec::new(),
             taken: 0,
-            slots: VecDeque::new(),
-            first_slot: 0,
+            blocks: VecDeque::new(),
+            first_block: 0,
             loading: 0,
             error: None,
             closing: false,
@@ -438,7 +438,7 @@ impl Engine {
     }
 }
 
-enum Slot {
+enum BlockState {
     Loading(Whole, BlockRequest),
     Filled(Filled),
     Failed(Error),
@@ -460,10 +460,10 @@ struct Reader {
     free: Vec<Buf>,
     /// Number of frames taken and not yet returned.
     taken: usize,
-    /// Slots of blocks, beginning with the one that the caller gets next.
-    slots: VecDeque<Slot>,
-    /// Number of the first slot; tokens are slot numbers.
-    first_slot: u32,
+    /// Blocks under way or filled, beginning with the one that the caller gets next.
+    blocks: VecDeque<BlockState>,
+    /// Number of the first block; tokens are block numbers.
+    first_block: u32,
     loading: usize,
     /// Nothing more is requested: a transfer failed, or the stream was dropped.
     over: bool,
@@ -510,11 +510,11 @@ impl Reader {
                 offset: self.position,
                 range: lead..lead + (end - self.position) as usize,
             };
-            let token = self.first_slot.wrapping_add(self.slots.len() as u32);
+            let token = self.first_block.wrapping_add(self.blocks.len() as u32);
             let (frame, mut bytes) = frame.lend();
             let bytes = bytes.split_to((end.next_multiple_of(unit) - from) as usize);
             core.submit(token, extent.device(), from, Op::Read(bytes));
-            self.slots.push_back(Slot::Loading(frame, block));
+            self.blocks.push_back(BlockState::Loading(frame, block));
             self.position = end;
             self.loading += 1;
         }
@@ -567,9 +567,9 @@ impl Reader {
 
     /// The frame of the last prefetched block, unless a block behind it is in flight.
     fn let_go(&mut self) -> Option<Buf> {
-        let filled = match self.slots.back() {
-            Some(Slot::Filled(_)) => match self.slots.pop_back() {
-                Some(Slot::Filled(filled)) => filled,
+        let filled = match self.blocks.back() {
+            Some(BlockState::Filled(_)) => match self.blocks.pop_back() {
+                Some(BlockState::Filled(filled)) => filled,
                 _ => unreachable!("looked at above"),
             },
             Some(_) => return None,
@@ -593,24 +593,24 @@ impl Reader {
         let least = state.least;
         let before = (state.filled.len(), state.end.is_some());
         while self
-            .slots
+            .blocks
             .front()
-            .is_some_and(|slot| !matches!(slot, Slot::Loading(..)))
+            .is_some_and(|block| !matches!(block, BlockState::Loading(..)))
         {
-            let slot = self.slots.pop_front().expect("looked at above");
-            self.first_slot = self.first_slot.wrapping_add(1);
-            match slot {
-                Slot::Filled(filled) if state.end.is_none() && !state.closed => {
+            let block = self.blocks.pop_front().expect("looked at above");
+            self.first_block = self.first_block.wrapping_add(1);
+            match block {
+                BlockState::Filled(filled) if state.end.is_none() && !state.closed => {
                     state.filled.push_back(filled)
                 }
-                Slot::Filled(filled) => self.free.push(filled.into_frame()),
-                Slot::Failed(error) => _ = state.end.get_or_insert(Err(error)),
-                Slot::Loading(..) => unreachable!("not taken"),
+                BlockState::Filled(filled) => self.free.push(filled.into_frame()),
+                BlockState::Failed(error) => _ = state.end.get_or_insert(Err(error)),
+                BlockState::Loading(..) => unreachable!("not taken"),
             }
         }
         let closed = state.closed;
         if state.end.is_none()
-            && self.slots.is_empty()
+            && self.blocks.is_empty()
             && (self.over || self.part == self.parts.len())
         {
             state.end = Some(self.error.take().map_or(Ok(()), Err));
@@ -692,8 +692,9 @@ impl Activity for Reader {
 
     fn complete(&mut self, _: &mut Core<'_>, token: u32, completion: Completion) {
         self.loading -= 1;
-        let slot = &mut self.slots[token.wrapping_sub(self.first_slot) as usize];
-        let Slot::Loading(frame, block) = std::mem::replace(slot, Slot::Failed(Error::Cancelled))
+        let state = &mut self.blocks[token.wrapping_sub(self.first_block) as usize];
+        let BlockState::Loading(frame, block) =
+            std::mem::replace(state, BlockState::Failed(Error::Cancelled))
         else {
             unreachable!("a block is read once")
         };
@@ -707,7 +708,7 @@ impl Activity for Reader {
         };
         match result {
             Ok(()) => {
-                *slot = Slot::Filled(Filled {
+                *state = BlockState::Filled(Filled {
                     frame,
                     bytes,
                     block,
@@ -718,7 +719,7 @@ impl Activity for Reader {
                 // A read that was withdrawn because the engine closes fails for that reason.
                 let ending = self.error.as_ref().map(Error::again);
                 let error = ending.unwrap_or(Error::Device { object, source });
-                *slot = Slot::Failed(error);
+                *state = BlockState::Failed(error);
                 self.over = true;
                 self.free.push(reclaim(frame, bytes));
             }

@@ -194,7 +194,7 @@ impl Region {
     }
 
     /// Layout of the region in a frame, for a device that transfers multiples of `sector_bytes` bytes.
-    pub fn layout(&self, sector_bytes: u64) -> Layout {
+    pub fn layout(&self, sector_bytes: u64) -> FrameLayout {
         let lead = self.offset % sector_bytes;
         let apart = self.pitch_apart(sector_bytes);
         let spanned = self.rows <= 1 || self.is_dense(apart);
@@ -204,7 +204,7 @@ impl Region {
         } else {
             lead + pitch * (self.rows - 1) + self.row_bytes
         };
-        Layout {
+        FrameLayout {
             lead: lead as usize,
             pitch: pitch as usize,
             bytes: reach.next_multiple_of(sector_bytes) as usize,
@@ -252,8 +252,8 @@ impl Region {
     }
 
     /// Layout of a region that is used in place, without a transfer.
-    pub(crate) fn in_place(&self) -> Layout {
-        Layout {
+    pub(crate) fn in_place(&self) -> FrameLayout {
+        FrameLayout {
             lead: 0,
             pitch: self.stride as usize,
             bytes: (self.end() - self.offset) as usize,
@@ -264,7 +264,7 @@ impl Region {
     /// Device ranges, widened to whole blocks, and their positions in the frame.
     pub fn loads(
         &self,
-        layout: &Layout,
+        layout: &FrameLayout,
         sector_bytes: u64,
     ) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
         let runs: Box<dyn Iterator<Item = Range<u64>>> = match layout.spanned {
@@ -302,7 +302,7 @@ const SHORT_ROW_BYTES: u64 = 1024;
 
 /// Positions of the rows of a region in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct FrameLayout {
     /// Bytes before the first byte of the first row.
     pub lead: usize,
     /// Bytes from one row to the next.

@@ -21,7 +21,7 @@ use crate::frame_size::frame_bytes;
 use crate::given_block::{BounceBuffers, GivenBlocks, Place};
 use crate::plan::{Access, Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
 use crate::planning::go_on;
-use crate::region::{ExtentRef, Layout, Region};
+use crate::region::{ExtentRef, FrameLayout, Region};
 
 /// Number of ready tasks that the ordering compares.
 const WINDOW: usize = 48;
@@ -60,9 +60,9 @@ pub(crate) struct Residency {
 pub(crate) struct BlockInfo {
     pub(crate) region: Region,
     /// As tasks find it.
-    pub(crate) layout: Layout,
+    pub(crate) layout: FrameLayout,
     /// As it is loaded; another layout only of what is decoded then.
-    pub(crate) loaded: Layout,
+    pub(crate) loaded: FrameLayout,
     /// Where it lives, if that is memory of the caller's.
     pub(crate) given: Option<Arc<Place>>,
     /// Bytes charged to the budget; 0 for memory of the caller.
@@ -275,7 +275,7 @@ impl Schedule {
         let id = self.blocks.len() as u32;
         let area = &areas[region.extent.0 as usize];
         let given = self.given.get(&region).cloned();
-        let alike = |layout: Layout| [layout, layout];
+        let alike = |layout: FrameLayout| [layout, layout];
         let [loaded, layout] = match (&given, area.decoder) {
             (Some(place), _) => alike(place.geometry.layout()),
             (None, Some(decoder)) => decoder.layouts(&region, area.sector()),

@@ -161,7 +161,8 @@ pub struct Options {
     pub resume: bool,
     /// Bytes of text, or of entries, from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,
-    /// Of plain LIBSVM text in one file, the lines of one of so many equal parts: its number, from 0, and how many.
+    /// Of plain LIBSVM text in one file, only the lines of one of several equal parts: the number of
+    /// the part, from 0, and the number of parts.
     pub part: Option<[u64; 2]>,
 }
 
@@ -308,12 +309,17 @@ fn check(format: &Format) -> Result<()> {
     }
 }
 
+/// A minor index and a value, as an archive is read.
+const ENTRY_BYTES: u64 = 16;
+
 /// How memory is divided.
 #[derive(Clone, Copy)]
 struct Shares {
     /// Of each file that is written, and of the source.
     stream: StreamOptions,
     lanes: Lanes,
+    /// Entries of an archive that are read at once.
+    batch_entries: usize,
     longest_line: usize,
     /// What entries are sorted in, bytes.
     sort: u64,
@@ -334,12 +340,15 @@ impl Shares {
             .clamp(64 << 10, 2 << 20)
             / 2;
         let block = (block as usize).max(32 << 10);
+        let lanes = Lanes::new(session.threads(), memory.third().left().min(1 << 30));
+        let batch_bytes = MemorySplit::of(lanes.bytes()).decoded_batch_bytes();
         Shares {
             stream: StreamOptions {
                 block_bytes: block,
                 ahead: 3,
             },
-            lanes: Lanes::new(session.threads(), memory.third().left().min(1 << 30)),
+            lanes,
+            batch_entries: (batch_bytes / ENTRY_BYTES).clamp(1 << 10, 1 << 20) as usize,
             longest_line: usize::try_from(memory.block_of_rows_bytes())
                 .unwrap_or(usize::MAX)
                 .min(1 << 30),
@@ -390,12 +399,6 @@ impl Context {
         self.foreign.iter().map(|foreign| foreign.bytes()).sum()
     }
 
-    /// Entries of an archive that are read at once.
-    fn batch_entries(&self) -> usize {
-        // Of 16 bytes each, and again while they are decoded.
-        (self.memory.lanes.bytes() / 64).clamp(1 << 10, 1 << 20) as usize
-    }
-
     /// Whether float32 can hold the values of a binary file, where it has to; `first` entries are
     /// before them.
     fn check_values(
@@ -433,7 +436,7 @@ impl Context {
             Anywhere::new(&self.session, &file, &self.stop),
         )?;
         let _batch = stage.reserve("the entries of an archive", self.memory.lanes.bytes())?;
-        let (most, entries) = (self.batch_entries(), reader.entry_count.max(1) as f64);
+        let (most, entries) = (self.memory.batch_entries, reader.entry_count.max(1) as f64);
         let count = Some(reader.entry_count);
         if reader.layout == npz::Layout::Coo {
             let (width, lines) = (Some(reader.column_count), Some(reader.row_count));
@@ -513,7 +516,7 @@ impl Context {
         let file = Anywhere::new(&self.session, &foreign.file(&self.session)?, &self.stop);
         let reader = parquet::Reader::open(foreign.name(), file, columns)?;
         let _batch = stage.reserve("the entries of a table", self.memory.lanes.bytes())?;
-        let most = self.batch_entries();
+        let most = self.memory.batch_entries;
         let (mut number, mut group, mut read) = (0, None, 0);
         let draft = Draft {
             entries: Some(reader.entries()),

@@ -13,7 +13,7 @@ mod sse42;
 pub fn crc32c_of_three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> Option<[u32; 3]> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the processor has what it takes.
+        // SAFETY: the processor has SSE4.2 (asked above).
         return Some(unsafe { sse42::three(pieces, coming) });
     }
     let _ = (pieces, coming);
@@ -26,7 +26,7 @@ pub fn crc32c_of_three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> Option<[u32; 3
 pub fn append_with_crc32c(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the processor has what it takes.
+        // SAFETY: the processor has SSE4.2 (asked above).
         return Some(unsafe { sse42::append(list, bytes, before) });
     }
     let _ = (list, bytes, before);

@@ -93,7 +93,7 @@ impl State {
             .filter(|round| *round <= self.limit);
         if let (None, Some(round)) = (&self.receiving, next) {
             let mut request = 0;
-            // SAFETY: the slot is free, and nobody touches it before the message is there.
+            // SAFETY: the slot is free, and nothing touches it before the message is there.
             let code = unsafe {
                 (mpi.call.MPI_Irecv)(
                     slots[shape.slot(round)].start().cast(),

@@ -158,7 +158,7 @@ impl Window {
 
     fn get(&mut self, [from, to, bytes, arrived]: Note) -> Result<()> {
         let mut request = 0;
-        // SAFETY: the slot is free here, and nobody touches it before the block is there; the left neighbour keeps
+        // SAFETY: the slot is free here, and nothing touches it before the block is there; the left neighbour keeps
         // the block until it was seen.
         let code = unsafe {
             (self.mpi.call.MPI_Rget)(

@@ -24,18 +24,18 @@ pub struct Bytes {
     /// The first `start` of them are padding, for the alignment.
     bytes: Vec<u8>,
     start: usize,
-    spare: Weak<Spare>,
+    pool: Weak<BufferPool>,
 }
 
 /// Memory that waits for the next batch.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct BufferPool {
     /// Bytes that it may have.
     most: AtomicU64,
     waiting: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Spare {
+impl BufferPool {
     /// From now on it has `most` bytes at most; if it has more, it frees them all.
     pub(super) fn set_most(&self, most: u64) {
         self.most.store(most, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl Spare {
     ///
     /// # Errors
     /// [`Error::NoMemory`].
-    pub(super) fn bytes(self: &Arc<Spare>, capacity: usize) -> Result<Bytes> {
+    pub(super) fn bytes(self: &Arc<BufferPool>, capacity: usize) -> Result<Bytes> {
         let mut waiting = self.waiting.locked();
         let fits = |bytes: &Vec<u8>| {
             bytes.capacity() >= capacity + ALIGN && bytes.capacity() / 2 <= capacity + ALIGN
@@ -87,14 +87,10 @@ impl Bytes {
         Ok(Bytes::aligned(allocated(capacity)?, Weak::new()))
     }
 
-    fn aligned(mut bytes: Vec<u8>, spare: Weak<Spare>) -> Bytes {
+    fn aligned(mut bytes: Vec<u8>, pool: Weak<BufferPool>) -> Bytes {
         let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
         bytes.resize(start, 0);
-        Bytes {
-            bytes,
-            start,
-            spare,
-        }
+        Bytes { bytes, start, pool }
     }
 
     /// Where more is appended.
@@ -117,19 +113,19 @@ impl Deref for Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        let Some(spare) = self
-            .spare
+        let Some(pool) = self
+            .pool
             .upgrade()
             .filter(|_| self.bytes.capacity() >= BYTES_MIN)
         else {
             return;
         };
         // A forked child must not wait for a thread that it does not have.
-        let Ok(mut waiting) = spare.waiting.try_lock() else {
+        let Ok(mut waiting) = pool.waiting.try_lock() else {
             return;
         };
         let held: usize = waiting.iter().map(Vec::capacity).sum();
-        if (held + self.bytes.capacity()) as u64 <= spare.most.load(Ordering::Relaxed) {
+        if (held + self.bytes.capacity()) as u64 <= pool.most.load(Ordering::Relaxed) {
             self.bytes.clear();
             waiting.push(std::mem::take(&mut self.bytes));
         }
@@ -142,29 +138,29 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_up_to_a_limit() {
-        let spare = Arc::new(Spare::default());
+        let pool = Arc::new(BufferPool::default());
         let place = |bytes: &Bytes| bytes.bytes.as_ptr();
-        let held = || spare.waiting.lock().unwrap().len();
-        drop(spare.bytes(BYTES_MIN).unwrap());
+        let held = || pool.waiting.lock().unwrap().len();
+        drop(pool.bytes(BYTES_MIN).unwrap());
         assert_eq!(held(), 0);
-        spare.set_most(2 * (BYTES_MIN + ALIGN) as u64);
-        let mut bytes = spare.bytes(BYTES_MIN).unwrap();
+        pool.set_most(2 * (BYTES_MIN + ALIGN) as u64);
+        let mut bytes = pool.bytes(BYTES_MIN).unwrap();
         bytes.tail().extend([1; 100]);
         let was = place(&bytes);
         drop(bytes);
         assert_eq!(held(), 1);
-        let again = spare.bytes(BYTES_MIN).unwrap();
+        let again = pool.bytes(BYTES_MIN).unwrap();
         assert!(
             place(&again) == was && again.is_empty() && again.as_ptr().align_offset(ALIGN) == 0
         );
         drop([
             Ok(again),
-            spare.bytes(BYTES_MIN),
-            spare.bytes(BYTES_MIN),
+            pool.bytes(BYTES_MIN),
+            pool.bytes(BYTES_MIN),
             Bytes::with_capacity(1 << 20),
         ]);
         assert_eq!(held(), 2);
-        assert!(spare.bytes(4 * BYTES_MIN).unwrap().is_empty() && held() == 2);
+        assert!(pool.bytes(4 * BYTES_MIN).unwrap().is_empty() && held() == 2);
         assert!(matches!(
             Bytes::with_capacity(usize::MAX),
             Err(Error::NoMemory { .. })

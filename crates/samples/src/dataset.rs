@@ -19,7 +19,7 @@ use super::opening::Names;
 use super::order::{Chunks, ORDER_BYTES, Shuffle};
 use super::packed::GROUP;
 use super::record_format::Form;
-use super::sample_storage::Body;
+use super::sample_storage::SampleStorage;
 use super::schema::{Field, Kind, Schema};
 
 /// Chunks of a chunk shuffle in memory, at most.
@@ -65,7 +65,7 @@ pub(super) struct Inner {
     pub(super) manifest: Manifest,
     pub(super) schema: Schema,
     pub(super) digest: u64,
-    pub(super) body: Body,
+    pub(super) storage: SampleStorage,
     pub(super) sums: Vec<u32>,
     pub(super) names: Option<Names>,
     /// Bytes of `places`, `sums` and `names`.
@@ -156,13 +156,13 @@ impl Dataset {
     /// Bytes of all samples; of the files that they are in, where those are others'.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.body().bytes()
+        self.storage().bytes()
     }
 
     /// What samples are in files of others, which the dataset only points to.
     #[must_use]
     pub fn form(&self) -> Option<Form> {
-        self.body().form
+        self.storage().form
     }
 
     /// Bytes of memory that it takes while it is open.
@@ -222,13 +222,13 @@ impl Dataset {
         &self.inner.path
     }
 
-    pub(super) fn body(&self) -> &Body {
-        &self.inner.body
+    pub(super) fn storage(&self) -> &SampleStorage {
+        &self.inner.storage
     }
 
     /// Which bytes a sample is: the first, and their number.
     pub(super) fn place(&self, sample: u64) -> (u64, u64) {
-        self.body().place(sample)
+        self.storage().place(sample)
     }
 
     /// The bytes of a sample in their file.
@@ -237,7 +237,7 @@ impl Dataset {
     /// [`Error::Format`] for a place that is none.
     pub(super) fn item(&self, sample: u64) -> Result<Item<'_>> {
         let (start, len) = self.place(sample);
-        let item = self.body().item(start, len);
+        let item = self.storage().item(start, len);
         item.extent.check(item.offset, len)?;
         Ok(item)
     }
@@ -411,7 +411,7 @@ impl Dataset {
 
     /// Says what is wrong with a sample.
     pub(super) fn wrong(&self, sample: u64, reason: impl std::fmt::Display) -> Error {
-        let item = self.body().item(self.place(sample).0, 0);
+        let item = self.storage().item(self.place(sample).0, 0);
         let (object, reason) = (
             item.extent.name().to_owned(),
             format!("sample {sample}: {reason}"),
@@ -440,7 +440,7 @@ impl Dataset {
             }
             Wrong::Unsupported(kind) => {
                 let object = self
-                    .body()
+                    .storage()
                     .item(self.place(sample).0, 0)
                     .extent
                     .name()
@@ -457,7 +457,7 @@ impl Dataset {
                 needed,
             } => {
                 let object = self
-                    .body()
+                    .storage()
                     .item(self.place(sample).0, 0)
                     .extent
                     .name()

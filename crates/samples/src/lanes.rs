@@ -239,9 +239,9 @@ fn begun(dataset: &Dataset, order: &Chunked, window: u64) -> Result<(Stretches, 
     let (mut begins, mut of_chunks, mut items) = (Vec::new(), Vec::new(), Vec::new());
     for &(first, count) in &shape.chunks {
         of_chunks.push(begins.len() as u32);
-        for (first, start, len) in dataset.body().stretches(first, count) {
+        for (first, start, len) in dataset.storage().stretches(first, count) {
             begins.push((first, start));
-            items.push(dataset.body().item(start, len));
+            items.push(dataset.storage().item(start, len));
         }
     }
     if begins.len() == shape.chunks.len() {

@@ -26,7 +26,7 @@ use outcore_engine::{Deferred, Reservation};
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Batch, shared};
-use super::buffer_pool::{Bytes, Spare};
+use super::buffer_pool::{BufferPool, Bytes};
 use super::dataset::{Dataset, LOOK_EVERY};
 use super::lanes::Lanes;
 use super::order::{Chunks, Order, Positions, Shuffle};
@@ -292,7 +292,7 @@ enum Stage {
 struct Room {
     reserved: Option<Reservation>,
     used: u64,
-    spare: Arc<Spare>,
+    pool: Arc<BufferPool>,
     /// More was not to be had.
     refused: bool,
 }
@@ -700,7 +700,7 @@ impl Loader {
         PendingBatch::new(
             &self.dataset,
             positions.count as usize,
-            &self.room.spare,
+            &self.room.pool,
             self.options.skip_damaged,
         )
     }
@@ -904,7 +904,7 @@ impl Room {
             .engine()
             .reserve("batches that are ready", wanted.saturating_mul(2))
         {
-            self.spare.set_most(wanted);
+            self.pool.set_most(wanted);
             (self.reserved, self.refused) = (Some(reserved), false);
         }
     }
@@ -913,7 +913,7 @@ impl Room {
     fn leave(&mut self) -> bool {
         let leaves = self.used == 0 && self.reserved.is_some();
         if leaves {
-            self.spare.set_most(0);
+            self.pool.set_most(0);
             (self.reserved, self.refused) = (None, true);
         }
         leaves

@@ -17,7 +17,7 @@ use super::dataset::{Dataset, Inner};
 use super::manifest::{FORMAT, File, MANIFEST_BYTES, Manifest, VERSION, parts, summed};
 use super::names::Lookup;
 use super::packed::{GROUP, Group, PackedNumbers};
-use super::sample_storage::{Body, ExternalFiles};
+use super::sample_storage::{ExternalFiles, SampleStorage};
 use super::schema::Schema;
 
 /// Read at once, between two looks at whether opening is to end.
@@ -153,7 +153,7 @@ impl Dataset {
             true => Some(Names::load(&load, named, need, samples)?),
             false => None,
         };
-        let body = match &manifest.elsewhere {
+        let storage = match &manifest.elsewhere {
             None => {
                 let bytes = need(of(parts::SAMPLES))?.bytes;
                 let least = samples
@@ -165,7 +165,7 @@ impl Dataset {
                     ))
                     .into());
                 }
-                Body::own(load.file(of(parts::SAMPLES), bytes)?, samples, places)
+                SampleStorage::own(load.file(of(parts::SAMPLES), bytes)?, samples, places)
             }
             Some(ExternalFiles { form, files }) => {
                 // A relative path begins at the folder that the dataset lies in.
@@ -179,7 +179,7 @@ impl Dataset {
                     .iter()
                     .map(|(file, bytes)| around.file(file, *bytes))
                     .collect::<Result<_>>()?;
-                Body::elsewhere(files, samples, places, packed(ends[0], ends[1])?, *form)
+                SampleStorage::elsewhere(files, samples, places, packed(ends[0], ends[1])?, *form)
             }
         };
         let inner = Inner {
@@ -188,7 +188,7 @@ impl Dataset {
             schema,
             // What keeps states may have whole numbers of 63 bits only.
             digest: XxHash3_128::oneshot(text) as u64 >> 1,
-            body,
+            storage,
             sums,
             names,
             directory,

@@ -9,7 +9,7 @@ use outcore_engine::{Gathered, Ticket};
 use outcore_kernels::{crc32c_of_three, fetch_bytes};
 
 use super::batch::{Batch, CancelPoll, shared};
-use super::buffer_pool::Spare;
+use super::buffer_pool::BufferPool;
 use super::dataset::Dataset;
 use super::images::Decode;
 use super::order::{Order, Positions};
@@ -36,7 +36,7 @@ pub(super) struct PendingBatch {
     places: Vec<Place>,
     /// Of all samples.
     bytes_of_all: u64,
-    spare: Arc<Spare>,
+    pool: Arc<BufferPool>,
     skip_damaged: bool,
     /// Those that samples are in.
     windows: Vec<Arc<Gathered>>,
@@ -102,17 +102,17 @@ impl PendingBatch {
     pub(super) fn new(
         dataset: &Dataset,
         samples: usize,
-        spare: &Arc<Spare>,
+        pool: &Arc<BufferPool>,
         skip_damaged: bool,
     ) -> PendingBatch {
-        let (dataset, spare) = (dataset.clone(), Arc::clone(spare));
+        let (dataset, pool) = (dataset.clone(), Arc::clone(pool));
         let (samples, places) = (vec![0; samples], vec![Place::Read { item: 0 }; samples]);
         PendingBatch {
             dataset,
             samples,
             places,
             bytes_of_all: 0,
-            spare,
+            pool,
             skip_damaged,
             windows: Vec::new(),
             is_unread: false,
@@ -261,7 +261,7 @@ impl PendingBatch {
             &self.dataset,
             self.samples.len(),
             self.bytes_of_all as usize,
-            |most| self.spare.bytes(most),
+            |most| self.pool.bytes(most),
         )?;
         let mut made = SideBySide {
             batch,

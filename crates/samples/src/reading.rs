@@ -384,7 +384,7 @@ impl Dataset {
     pub(super) fn gather(&self, samples: &[u64]) -> Result<Ticket<Gathered>> {
         let item = |&sample: &u64| {
             let (start, len) = self.place(sample);
-            self.body().item(start, len)
+            self.storage().item(start, len)
         };
         let items: Vec<Item<'_>> = samples.iter().map(item).collect();
         let options = GatherOptions {

@@ -80,8 +80,8 @@ fn starts(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
     iter::once(0).chain(ends).collect()
 }
 
-/// See above.
-pub(super) struct Body {
+/// Where the samples of an open dataset lie.
+pub(super) struct SampleStorage {
     pub(super) files: Vec<Arc<StoredFile>>,
     /// Where each file begins, and where the last one ends.
     starts: Vec<u64>,
@@ -92,10 +92,10 @@ pub(super) struct Body {
     pub(super) form: Option<Form>,
 }
 
-impl Body {
-    pub(super) fn own(file: Arc<StoredFile>, samples: u64, begins: PackedNumbers) -> Body {
+impl SampleStorage {
+    pub(super) fn own(file: Arc<StoredFile>, samples: u64, begins: PackedNumbers) -> SampleStorage {
         let starts = vec![0, file.extent().len()];
-        Body {
+        SampleStorage {
             files: vec![file],
             starts,
             samples,
@@ -111,9 +111,9 @@ impl Body {
         begins: PackedNumbers,
         ends: PackedNumbers,
         form: Form,
-    ) -> Body {
+    ) -> SampleStorage {
         let starts = starts(files.iter().map(|file| file.extent().len()));
-        Body {
+        SampleStorage {
             files,
             starts,
             samples,

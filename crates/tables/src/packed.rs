@@ -53,7 +53,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// Where rows are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct TableLayout {
     pub(crate) header: Header,
     pub(crate) encoding: RowEncoding,
     /// Bytes of a row without its state.
@@ -65,7 +65,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-impl Layout {
+impl TableLayout {
     /// A layout for rows of `dim` elements; `None` for an encoding that cannot have that many.
     pub(crate) fn new(
         rows: u64,
@@ -73,7 +73,7 @@ impl Layout {
         encoding: RowEncoding,
         state_bytes: usize,
         has_placement: bool,
-    ) -> Option<Layout> {
+    ) -> Option<TableLayout> {
         let row_bytes = encoding.row_bytes(dim)?;
         let record = row_bytes.checked_add(state_bytes)?;
         let page_bytes = record
@@ -91,7 +91,7 @@ impl Layout {
             has_placement,
             replica_pages: 0,
         };
-        let layout = Layout {
+        let layout = TableLayout {
             header,
             encoding,
             row_bytes,
@@ -100,7 +100,7 @@ impl Layout {
     }
 
     /// With as many pages of replicas; `None` without a placement, and for more slots than 32 bits number.
-    pub(crate) fn with_replicas(mut self, pages: u64) -> Option<Layout> {
+    pub(crate) fn with_replicas(mut self, pages: u64) -> Option<TableLayout> {
         self.header.replica_pages = pages;
         let all = self.pages().checked_add(pages)?;
         let slots = all.checked_mul(self.header.rows_a_page)?;
@@ -185,7 +185,11 @@ impl Layout {
     ///
     /// # Errors
     /// [`FormatError`], for what is damaged, truncated or of another version.
-    pub(crate) fn parse(object: &str, page: &[u8], file_bytes: u64) -> Result<Layout, FormatError> {
+    pub(crate) fn parse(
+        object: &str,
+        page: &[u8],
+        file_bytes: u64,
+    ) -> Result<TableLayout, FormatError> {
         let wrong = |offset, reason: &str| {
             corrupt(object, offset, format!("the header of a table: {reason}"))
         };
@@ -201,7 +205,7 @@ impl Layout {
             .ok_or_else(|| wrong(16, "it is longer than a page"))?;
         let header: Header =
             serde_json::from_slice(json).map_err(|error| wrong(20, &error.to_string()))?;
-        let layout = Layout::of(object, header)?;
+        let layout = TableLayout::of(object, header)?;
         match layout.file_bytes() <= file_bytes {
             true => Ok(layout),
             false => Err(FormatError::Truncated {
@@ -215,8 +219,8 @@ impl Layout {
     /// The layout that a header describes.
     ///
     /// # Errors
-    /// As [`parse`](Layout::parse).
-    pub(crate) fn of(object: &str, header: Header) -> Result<Layout, FormatError> {
+    /// As [`parse`](TableLayout::parse).
+    pub(crate) fn of(object: &str, header: Header) -> Result<TableLayout, FormatError> {
         let wrong = |reason: &str| corrupt(object, 20, format!("the header of a table: {reason}"));
         if header.version != VERSION {
             return Err(FormatError::Unsupported {
@@ -231,7 +235,7 @@ impl Layout {
             .encoding
             .parse()
             .map_err(|_| wrong(&format!("rows of '{}'", header.encoding)))?;
-        Layout::new(
+        TableLayout::new(
             header.rows,
             header.dim,
             encoding,
@@ -277,7 +281,7 @@ pub(crate) fn placement_bytes(slots: &[u32], replicas: &[u32]) -> Vec<u8> {
 pub(crate) fn parse_placement(
     object: &str,
     bytes: &[u8],
-    layout: &Layout,
+    layout: &TableLayout,
 ) -> Result<Slots, FormatError> {
     let (offset, _) = layout.placement();
     let wrong = |reason: &str| {
@@ -327,8 +331,8 @@ pub(crate) fn is_permutation(numbers: impl ExactSizeIterator<Item = u64>, count:
 mod tests {
     use super::*;
 
-    fn layout(rows: u64, dim: usize) -> Layout {
-        Layout::new(rows, dim, RowEncoding::F32, 0, false).unwrap()
+    fn layout(rows: u64, dim: usize) -> TableLayout {
+        TableLayout::new(rows, dim, RowEncoding::F32, 0, false).unwrap()
     }
 
     #[test]
@@ -356,19 +360,19 @@ mod tests {
         let page = layout.header_page();
         assert!(is_packed(&page));
         assert_eq!(
-            Layout::parse("t", &page, layout.file_bytes()).unwrap(),
+            TableLayout::parse("t", &page, layout.file_bytes()).unwrap(),
             layout
         );
         assert!(matches!(
-            Layout::parse("t", &page, layout.file_bytes() - 1),
+            TableLayout::parse("t", &page, layout.file_bytes() - 1),
             Err(FormatError::Truncated { .. })
         ));
-        assert!(Layout::parse("t", &page[..100], 1 << 20).is_err());
+        assert!(TableLayout::parse("t", &page[..100], 1 << 20).is_err());
         for byte in 0..page.len() {
             let mut damaged = page.clone();
             damaged[byte] ^= 16;
             assert!(
-                Layout::parse("t", &damaged, 1 << 30).is_err(),
+                TableLayout::parse("t", &damaged, 1 << 30).is_err(),
                 "byte {byte}"
             );
         }
@@ -380,7 +384,7 @@ mod tests {
         let change = |change: &dyn Fn(&mut Header)| {
             let mut bad = good.clone();
             change(&mut bad.header);
-            Layout::parse("t", &bad.header_page(), 1 << 40).is_ok()
+            TableLayout::parse("t", &bad.header_page(), 1 << 40).is_ok()
         };
         assert!(change(&|_| ()));
         assert!(!change(&|header| header.rows_a_page = 0));
@@ -394,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_placement_is_a_permutation() {
-        let layout = Layout::new(3, 500, RowEncoding::F32, 0, true).unwrap();
+        let layout = TableLayout::new(3, 500, RowEncoding::F32, 0, true).unwrap();
         let parsed = |slots: &[u32]| parse_placement("t", &placement_bytes(slots, &[]), &layout);
         assert_eq!(parsed(&[2, 0, 1]).unwrap().of_rows, [2, 0, 1]);
         for bad in [&[0, 0, 1][..], &[0, 1, 3]] {
@@ -407,16 +411,16 @@ mod tests {
 
     #[test]
     fn replicas_are_in_pages_after_those_of_all_rows() {
-        let layout = Layout::new(3, 500, RowEncoding::F32, 0, true).unwrap();
+        let layout = TableLayout::new(3, 500, RowEncoding::F32, 0, true).unwrap();
         assert_eq!((layout.header.rows_a_page, layout.pages()), (2, 2));
         let plain = layout.clone().with_replicas(0).unwrap();
         assert_eq!(plain, layout);
         let layout = layout.with_replicas(2).unwrap();
         let (offset, bytes) = layout.placement();
         assert_eq!((offset, bytes), (4096 * 5, 4 * (3 + 4) + SUM_BYTES as u64));
-        let found = Layout::parse("t", &layout.header_page(), layout.file_bytes()).unwrap();
+        let found = TableLayout::parse("t", &layout.header_page(), layout.file_bytes()).unwrap();
         assert_eq!(found, layout);
-        assert!(Layout::parse("t", &layout.header_page(), layout.file_bytes() - 1).is_err());
+        assert!(TableLayout::parse("t", &layout.header_page(), layout.file_bytes() - 1).is_err());
 
         let parsed = |replicas: &[u32]| {
             let bytes = placement_bytes(&[2, 0, 1], replicas);
@@ -427,13 +431,13 @@ mod tests {
         assert_eq!(parsed(&[2, 0, 0, NO_ROW]).unwrap(), expected);
         assert!(parsed(&[2, 0, 3, NO_ROW]).is_err());
 
-        let without = Layout::new(3, 500, RowEncoding::F32, 0, false).unwrap();
+        let without = TableLayout::new(3, 500, RowEncoding::F32, 0, false).unwrap();
         assert!(without.with_replicas(1).is_none());
         for pages in [u64::MAX, u64::MAX / 4096, 1 << 31] {
             assert!(plain.clone().with_replicas(pages).is_none(), "{pages}");
             let mut bad = layout.clone();
             bad.header.replica_pages = pages;
-            assert!(Layout::parse("t", &bad.header_page(), i64::MAX as u64).is_err());
+            assert!(TableLayout::parse("t", &bad.header_page(), i64::MAX as u64).is_err());
         }
     }
 }

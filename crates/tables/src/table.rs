@@ -17,7 +17,7 @@ use outcore_kernels::embedding::{RowEncoding, ScaleBias};
 use outcore_store::versions::is_versioned;
 use serde::Deserialize;
 
-use crate::packed::{self, Layout, PAGE_BYTES};
+use crate::packed::{self, PAGE_BYTES, TableLayout};
 use crate::placement::Slots;
 use crate::versioned::Versioned;
 
@@ -70,7 +70,7 @@ struct Shard {
 
 struct Packed {
     file: Arc<StoredFile>,
-    layout: Layout,
+    layout: TableLayout,
     /// Where it is not the row's own number.
     slots: Option<(Slots, Reservation)>,
 }
@@ -161,18 +161,18 @@ impl Table {
                 return Table::open_packed(session, path);
             }
         }
-        let mut parts = Vec::new();
+        let mut matrices = Vec::new();
         for path in paths {
-            parts.extend(parts_at(session, path, opening)?);
+            matrices.extend(matrices_at(session, path, opening)?);
         }
-        Table::of_parts(session, name, parts, opening.encoding)
+        Table::of_matrices(session, name, matrices, opening.encoding)
     }
 
     fn open_packed(session: &Session, path: &Path) -> Result<Table> {
         let (object, file) = (path.display().to_string(), session.file(path, false)?);
         let reader = FileReader::open(session, path)?;
         let head = start_of(&reader, PAGE_BYTES as u64)?;
-        let layout = Layout::parse(&object, &head, reader.len())?;
+        let layout = TableLayout::parse(&object, &head, reader.len())?;
         let (offset, bytes) = layout.placement();
         let slots = match bytes {
             0 => None,
@@ -249,19 +249,19 @@ impl Table {
         }
     }
 
-    fn of_parts(
+    fn of_matrices(
         session: &Session,
         name: String,
-        parts: Vec<Part>,
+        matrices: Vec<StoredMatrix>,
         encoding: Option<RowEncoding>,
     ) -> Result<Table> {
-        let Some(first) = parts.first() else {
+        let Some(first) = matrices.first() else {
             return Err(Error::value(format!("{name}: no matrix in it")));
         };
         let (dtype, cols) = (first.dtype, first.cols);
-        if let Some(other) = parts
+        if let Some(other) = matrices
             .iter()
-            .find(|part| (part.dtype, part.cols) != (dtype, cols))
+            .find(|matrix| (matrix.dtype, matrix.cols) != (dtype, cols))
         {
             return Err(Error::shape(format!(
                 "{} has rows of {cols} x {dtype}, {} of {} x {}: they are no one table",
@@ -270,15 +270,15 @@ impl Table {
         }
         let (encoding, dim) = encoding_of(&name, dtype, cols, encoding)?;
         let row_bytes = encoding.row_bytes(dim).expect("checked by encoding_of");
-        let (mut shards, mut rows) = (Vec::with_capacity(parts.len()), 0u64);
-        for part in parts {
+        let (mut shards, mut rows) = (Vec::with_capacity(matrices.len()), 0u64);
+        for matrix in matrices {
             let shard = Shard {
                 first_row: rows,
-                rows: part.rows,
-                file: session.file(&part.path, false)?,
-                offset: part.offset,
+                rows: matrix.rows,
+                file: session.file(&matrix.path, false)?,
+                offset: matrix.offset,
             };
-            rows += part.rows;
+            rows += matrix.rows;
             shards.push(shard);
         }
         shards.retain(|shard| shard.rows > 0);
@@ -456,7 +456,7 @@ impl Table {
 }
 
 /// A matrix in a file.
-struct Part {
+struct StoredMatrix {
     /// For messages and for the order of those of one index.
     name: String,
     path: PathBuf,
@@ -477,20 +477,20 @@ fn is_index(path: &Path) -> bool {
 }
 
 /// The matrices that a path stands for.
-fn parts_at(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<Part>> {
+fn matrices_at(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<StoredMatrix>> {
     let object = path.display().to_string();
     if path.is_dir() {
-        return parts_in_folder(session, path, opening);
+        return matrices_in_folder(session, path, opening);
     }
     if is_index(path) {
-        return parts_of_index(session, path, opening);
+        return matrices_of_index(session, path, opening);
     }
     match read_head(path, &object)? {
         Some(dense) => {
             let is_matrix =
                 dense.shape.len() == 2 && (dense.order == Order::Row || dense.cols == 1);
             match is_matrix && dense.is_compact() {
-                true => Ok(vec![Part {
+                true => Ok(vec![StoredMatrix {
                     name: object,
                     path: path.to_owned(),
                     dtype: dense.dtype,
@@ -520,7 +520,11 @@ fn parts_at(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<Par
     }
 }
 
-fn parts_in_folder(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<Part>> {
+fn matrices_in_folder(
+    session: &Session,
+    path: &Path,
+    opening: &Opening,
+) -> Result<Vec<StoredMatrix>> {
     let listed = std::fs::read_dir(path)
         .map_err(|source| Error::of_io(path.display().to_string(), source))?;
     let mut files: Vec<PathBuf> = listed
@@ -528,24 +532,24 @@ fn parts_in_folder(session: &Session, path: &Path, opening: &Opening) -> Result<
         .collect();
     files.sort_by_key(|file| natural(&file.to_string_lossy()));
     if let Some(index) = files.iter().find(|file| is_index(file)) {
-        return parts_of_index(session, index, opening);
+        return matrices_of_index(session, index, opening);
     }
     let has_ending = |file: &&PathBuf| {
         file.extension()
             .is_some_and(|ending| ending == "safetensors" || ending == "npy" || ending == "gguf")
     };
-    let mut parts = Vec::new();
+    let mut matrices = Vec::new();
     for file in files.iter().filter(has_ending) {
-        parts.extend(parts_at(session, file, opening)?);
+        matrices.extend(matrices_at(session, file, opening)?);
     }
-    match parts.is_empty() {
+    match matrices.is_empty() {
         true => Err(unsupported(
             &path.display().to_string(),
             "a folder of a table has .npy, .safetensors or .gguf files, or an index of safetensors"
                 .into(),
         )
         .into()),
-        false => Ok(parts),
+        false => Ok(matrices),
     }
 }
 
@@ -555,7 +559,11 @@ struct Index {
 }
 
 /// The tensors that an index names, in the order of their names.
-fn parts_of_index(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<Part>> {
+fn matrices_of_index(
+    session: &Session,
+    path: &Path,
+    opening: &Opening,
+) -> Result<Vec<StoredMatrix>> {
     let object = path.display().to_string();
     let text = outcore_core::file::read_text(path, safetensors::HEADER_MOST)?;
     let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| {
@@ -579,7 +587,7 @@ fn parts_of_index(session: &Session, path: &Path, opening: &Opening) -> Result<V
         return Err(Error::value(format!("{object} has no tensor '{wanted}'")));
     }
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut parts = Vec::new();
+    let mut matrices = Vec::new();
     for (name, file) in names {
         let file = folder.join(file);
         let exact = Opening {
@@ -593,10 +601,10 @@ fn parts_of_index(session: &Session, path: &Path, opening: &Opening) -> Result<V
             .iter()
             .any(|tensor| tensor.name == *name && tensor.shape.len() == 2);
         if is_wanted || is_matrix {
-            parts.extend(chosen(&file.display().to_string(), &file, tensors, &exact)?);
+            matrices.extend(chosen(&file.display().to_string(), &file, tensors, &exact)?);
         }
     }
-    Ok(parts)
+    Ok(matrices)
 }
 
 fn tensors_of(session: &Session, path: &Path) -> Result<Vec<Tensor>> {
@@ -662,7 +670,12 @@ fn whole(object: &str, reader: &FileReader, tensors: Vec<Tensor>) -> Result<Vec<
 }
 
 /// The tensors of a file that are meant.
-fn chosen(object: &str, path: &Path, tensors: Vec<Tensor>, opening: &Opening) -> Result<Vec<Part>> {
+fn chosen(
+    object: &str,
+    path: &Path,
+    tensors: Vec<Tensor>,
+    opening: &Opening,
+) -> Result<Vec<StoredMatrix>> {
     let mut found: Vec<Tensor> = match &opening.tensor {
         Some(wanted) => tensors
             .into_iter()
@@ -700,11 +713,11 @@ fn chosen(object: &str, path: &Path, tensors: Vec<Tensor>, opening: &Opening) ->
     }
     found
         .into_iter()
-        .map(|tensor| part_of(object, path, &tensor))
+        .map(|tensor| matrix_of(object, path, &tensor))
         .collect()
 }
 
-fn part_of(object: &str, path: &Path, tensor: &Tensor) -> Result<Part> {
+fn matrix_of(object: &str, path: &Path, tensor: &Tensor) -> Result<StoredMatrix> {
     let name = format!("{object}, tensor {}", tensor.name);
     let &[rows, cols] = tensor.shape.as_slice() else {
         return Err(unsupported(
@@ -715,7 +728,7 @@ fn part_of(object: &str, path: &Path, tensor: &Tensor) -> Result<Part> {
     };
     let dtype = safetensors::dtype(&tensor.dtype)
         .ok_or_else(|| unsupported(&name, format!("elements of type {}", tensor.dtype)))?;
-    Ok(Part {
+    Ok(StoredMatrix {
         name,
         path: path.to_owned(),
         dtype,

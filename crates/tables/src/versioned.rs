@@ -15,7 +15,7 @@ use outcore_engine::Reservation;
 use outcore_store::versions::{Version, VersionWriter};
 use serde::{Deserialize, Serialize};
 
-use crate::packed::{Header, Layout};
+use crate::packed::{Header, TableLayout};
 use crate::table::Unit;
 
 /// What is said of a version.
@@ -44,7 +44,7 @@ impl Description {
 
 pub(crate) struct Versioned {
     pub(crate) file: Arc<StoredFile>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: TableLayout,
     /// Of the version that was opened.
     number: u64,
     pub(crate) description: Description,
@@ -86,7 +86,7 @@ impl Versioned {
             false => (None, Version::open(path)?),
         };
         let description = Description::parse(&object, &version.description)?;
-        let layout = Layout::of(&object, description.header.clone())?;
+        let layout = TableLayout::of(&object, description.header.clone())?;
         let (number, pages) = (version.number, version.map.len() as u64);
         if pages != layout.pages() || version.page_bytes != layout.header.page_bytes as u64 {
             let reason = "its pages are not those of the table".to_owned();

@@ -10,7 +10,7 @@ use outcore_store::versions::VersionWriter;
 use outcore_store::{Folder, NewFolder, Unfinished, locate};
 
 use crate::optimizer::Optimizer;
-use crate::packed::{Layout, NO_ROW, PAGE_BYTES, is_permutation, placement_bytes, seal};
+use crate::packed::{NO_ROW, PAGE_BYTES, TableLayout, is_permutation, placement_bytes, seal};
 use crate::placement::Placement;
 use crate::versioned::Description;
 
@@ -20,7 +20,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 pub struct TableWriter {
     session: Session,
     name: String,
-    layout: Layout,
+    layout: TableLayout,
     stream: WriteStream,
     becomes: Becomes,
     page: Vec<u8>,
@@ -149,7 +149,7 @@ impl TableWriter {
     fn begin_file(
         session: &Session,
         path: &Path,
-        layout: Layout,
+        layout: TableLayout,
         placement: Option<Vec<u32>>,
         replicas: Vec<u32>,
     ) -> Result<TableWriter> {
@@ -229,7 +229,7 @@ impl TableWriter {
     fn begin(
         session: &Session,
         name: String,
-        layout: Layout,
+        layout: TableLayout,
         extent: &Extent,
         first_page: u64,
         becomes: Becomes,
@@ -365,8 +365,8 @@ fn layout_of(
     encoding: RowEncoding,
     state_bytes: usize,
     has_placement: bool,
-) -> Result<Layout> {
-    Layout::new(rows, dim, encoding, state_bytes, has_placement).ok_or_else(|| {
+) -> Result<TableLayout> {
+    TableLayout::new(rows, dim, encoding, state_bytes, has_placement).ok_or_else(|| {
         Error::value(format!(
             "{name}: no table of {encoding} has {rows} rows of {dim}"
         ))

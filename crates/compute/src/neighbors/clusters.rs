@@ -153,16 +153,16 @@ fn arrays<T: Real>(
 
 /// Rows that are near one centre.
 #[derive(Clone)]
-struct Part {
+struct CenterRows {
     center: usize,
     rows: Range<u64>,
 }
 
 /// Those of each centre, cut.
-fn parts(of: &Ordered, most: u64) -> Vec<Part> {
+fn parts(of: &Ordered, most: u64) -> Vec<CenterRows> {
     let of_center = |(center, ends): (usize, &[u64])| {
         let rows = cut(ends[0]..ends[1], most).into_iter();
-        rows.map(move |rows| Part { center, rows })
+        rows.map(move |rows| CenterRows { center, rows })
     };
     of.starts
         .windows(2)
@@ -177,7 +177,7 @@ struct Search<T> {
     queries: Ordered,
     centers: Arc<RowCenters>,
     /// Of the rows, and what is known of each.
-    blocks: Vec<Part>,
+    blocks: Vec<CenterRows>,
     known: Arc<Vec<KnownBlock>>,
     options: NeighborOptions,
     /// What queries have found, in their order.
@@ -250,7 +250,7 @@ impl<T: Real> Search<T> {
     }
 
     /// Queries that meet blocks together.
-    fn groups(&self) -> Vec<Vec<Part>> {
+    fn groups(&self) -> Vec<Vec<CenterRows>> {
         let row_bytes = self.queries.rows.cols() * size_of::<T>() as u64;
         // Neighbours, and the results that they become.
         let each = row_bytes + 3 * self.options.k * NEIGHBOR_BYTES;
@@ -265,7 +265,7 @@ impl<T: Real> Search<T> {
 
     /// Blocks of the queries' own centre, and of those that are nearest to it, until there are enough
     /// rows to find as many neighbours.
-    fn own_blocks(&self, queries: &Part) -> Vec<usize> {
+    fn own_blocks(&self, queries: &CenterRows) -> Vec<usize> {
         let of = |center: usize| {
             let first = self.blocks.partition_point(|block| block.center < center);
             let end = self.blocks.partition_point(|block| block.center <= center);
@@ -292,7 +292,7 @@ impl<T: Real> Search<T> {
         blocks
     }
 
-    fn sought(&self, queries: &Part, is_first: bool) -> Sought {
+    fn sought(&self, queries: &CenterRows, is_first: bool) -> Sought {
         let NeighborOptions { k, metric } = self.options;
         Sought {
             is_first,
@@ -300,7 +300,7 @@ impl<T: Real> Search<T> {
         }
     }
 
-    fn list(&self, plan: &mut Plan, queries: &Part) -> Region {
+    fn list(&self, plan: &mut Plan, queries: &CenterRows) -> Region {
         let bytes = self.options.k * NEIGHBOR_BYTES;
         let len = (queries.rows.end - queries.rows.start) * bytes;
         Region::span(
@@ -311,7 +311,7 @@ impl<T: Real> Search<T> {
     }
 
     /// Queries meet the blocks of their own; then blocks are marked that may hold a neighbour.
-    fn own_plan(&self, group: &[Part], met: &[Vec<usize>]) -> Result<(Plan, Vec<Region>)> {
+    fn own_plan(&self, group: &[CenterRows], met: &[Vec<usize>]) -> Result<(Plan, Vec<Region>)> {
         let mut plan = Plan::new(NAME);
         let mut marks = Vec::new();
         for (queries, met) in group.iter().zip(met) {
@@ -331,7 +331,7 @@ impl<T: Real> Search<T> {
         Ok((plan, marks))
     }
 
-    fn mark(&self, plan: &mut Plan, queries: &Part, list: Region) -> Region {
+    fn mark(&self, plan: &mut Plan, queries: &CenterRows, list: Region) -> Region {
         let count = self.blocks.len() as u64;
         let marks = Region::span(plan.volatile("blocks", count), 0, count);
         let x = &self.queries.rows;
@@ -365,7 +365,11 @@ impl<T: Real> Search<T> {
     }
 
     /// Blocks pass by; then what queries have found is put where results wait for their order.
-    fn others_plan(&self, group: &[Part], may_hold: &dyn Fn(usize, usize) -> bool) -> Result<Plan> {
+    fn others_plan(
+        &self,
+        group: &[CenterRows],
+        may_hold: &dyn Fn(usize, usize) -> bool,
+    ) -> Result<Plan> {
         let mut plan = Plan::new(NAME);
         for (block, rows) in self.blocks.iter().enumerate() {
             go_on()?;
@@ -426,7 +430,7 @@ fn know<T: Real>(
     session: &Session,
     stage: &mut Stage,
     x: &Operand,
-    blocks: &[Part],
+    blocks: &[CenterRows],
     centers: &Arc<RowCenters>,
 ) -> Result<Vec<KnownBlock>> {
     let has_reach = has_reach(session, blocks.len() as u64, centers.count() as u64);
@@ -435,7 +439,7 @@ fn know<T: Real>(
     let mut plan = Plan::new(NAME);
     plan.bound(x.stored_bytes());
     let extent = x.extent(&mut plan);
-    for (number, Part { center, rows }) in blocks.iter().cloned().enumerate() {
+    for (number, CenterRows { center, rows }) in blocks.iter().cloned().enumerate() {
         go_on()?;
         let tile = x.layout().tile(extent, rows, 0..x.cols());
         let (centers, known) = (Arc::clone(centers), Arc::clone(&known));

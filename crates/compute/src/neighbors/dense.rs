@@ -56,15 +56,15 @@ impl<T: Real> DenseSearch<T> {
         DenseSearch { numbers, ..self }
     }
 
-    fn part(&self, plan: &mut Plan, side: usize, rows: &Range<u64>) -> Part {
+    fn side_rows(&self, plan: &mut Plan, side: usize, rows: &Range<u64>) -> SideRows {
         let of = [&self.queries, &self.rows][side];
         let numbers = self.numbers[side].as_ref().map(|numbers| {
             let extent = plan.extent(numbers.extent());
             numbers.layout().tile(extent, rows.clone(), 0..1).region
         });
-        Part {
+        SideRows {
             numbers,
-            ..Part::new(plan, of, rows.clone())
+            ..SideRows::new(plan, of, rows.clone())
         }
     }
 
@@ -81,7 +81,7 @@ impl<T: Real> DenseSearch<T> {
 }
 
 impl<T: Real> Side for DenseSearch<T> {
-    type Part = Range<u64>;
+    type RowRange = Range<u64>;
 
     fn queries(&self) -> Range<u64> {
         self.range.clone()
@@ -158,16 +158,16 @@ impl<T: Real> Side for DenseSearch<T> {
         [one, other]: [&Range<u64>; 2],
         sought: [Sought; 2],
     ) -> Task {
-        let parts = [one, other].map(|rows| Part::new(plan, &self.rows, rows.clone()));
-        let (m, n, d) = (sought[0].queries, sought[1].queries, parts[0].tile.cols);
+        let sides = [one, other].map(|rows| SideRows::new(plan, &self.rows, rows.clone()));
+        let (m, n, d) = (sought[0].queries, sought[1].queries, sides[0].tile.cols);
         let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
         let task = Task::new("meet")
-            .read(parts[0].tile.region)
-            .read(parts[1].tile.region)
+            .read(sides[0].tile.region)
+            .read(sides[1].tile.region)
             .flops(kernels::gemm_flops(m, n, d))
             .scratch(tile.scratch() * size_of::<T>())
             .held(tile.held_bytes::<T>(d, &blas) + 8 * (m + n));
-        task.run(move |cx| meet::<T>(&parts, sought, tile, &blas, cx))
+        task.run(move |cx| meet::<T>(&sides, sought, tile, &blas, cx))
     }
 
     fn compare(
@@ -177,8 +177,11 @@ impl<T: Real> Side for DenseSearch<T> {
         rows: &Range<u64>,
         sought: Sought,
     ) -> Task {
-        let parts = [self.part(plan, 0, queries), self.part(plan, 1, rows)];
-        let (m, n, d) = (sought.queries, parts[1].tile.rows, parts[1].tile.cols);
+        let sides = [
+            self.side_rows(plan, 0, queries),
+            self.side_rows(plan, 1, rows),
+        ];
+        let (m, n, d) = (sought.queries, sides[1].tile.rows, sides[1].tile.cols);
         let (tile, blas) = (self.tile(m as u64), self.session.blas().clone());
         let compare = Compare {
             sought,
@@ -186,21 +189,21 @@ impl<T: Real> Side for DenseSearch<T> {
             tile,
             blas: blas.clone(),
         };
-        let numbers = parts.iter().filter_map(|part| part.numbers);
+        let numbers = sides.iter().filter_map(|side| side.numbers);
         let task = Task::new("compare")
-            .read(parts[0].tile.region)
-            .read(parts[1].tile.region);
+            .read(sides[0].tile.region)
+            .read(sides[1].tile.region);
         numbers
             .fold(task, Task::read)
             .flops(kernels::gemm_flops(m, n, d))
             .scratch(tile.scratch() * size_of::<T>())
             .held(tile.held_bytes::<T>(d, &blas) + 8 * (m + n))
-            .run(move |cx| compare.run::<T>(&parts, cx))
+            .run(move |cx| compare.run::<T>(&sides, cx))
     }
 }
 
 /// Rows of one side.
-pub(super) struct Part {
+pub(super) struct SideRows {
     name: Arc<str>,
     first: u64,
     pub(super) tile: Tile,
@@ -208,9 +211,9 @@ pub(super) struct Part {
     numbers: Option<Region>,
 }
 
-impl Part {
-    pub(super) fn new(plan: &mut Plan, of: &Operand, rows: Range<u64>) -> Part {
-        Part {
+impl SideRows {
+    pub(super) fn new(plan: &mut Plan, of: &Operand, rows: Range<u64>) -> SideRows {
+        SideRows {
             name: of.name().into(),
             first: rows.start,
             tile: of.layout().tile(of.extent(plan), rows, 0..of.cols()),
@@ -241,7 +244,7 @@ impl Part {
 
 /// Two blocks of rows that look for each other.
 fn meet<T: Real>(
-    parts: &[Part; 2],
+    sides: &[SideRows; 2],
     sought: [Sought; 2],
     tile: NeighborTile,
     blas: &Blas,
@@ -250,12 +253,12 @@ fn meet<T: Real>(
     let [one, other, of_one, of_other] = cx.blocks else {
         unreachable!("four were declared")
     };
-    let views = [parts[0].tile.of::<T>(one)?, parts[1].tile.of::<T>(other)?];
-    let squares = [parts[0].squares(views[0])?, parts[1].squares(views[1])?];
+    let views = [sides[0].tile.of::<T>(one)?, sides[1].tile.of::<T>(other)?];
+    let squares = [sides[0].squares(views[0])?, sides[1].squares(views[1])?];
     let [one, other] = [0, 1].map(|side: usize| NumberedRows {
         values: views[side],
         squares: &squares[side],
-        numbers: Numbers::From(parts[side].first),
+        numbers: Numbers::From(sides[side].first),
     });
     let bytes = tile.scratch() * size_of::<T>();
     Ok(kernels::add_mutual_neighbors(
@@ -281,24 +284,24 @@ struct Compare {
 impl Compare {
     fn run<T: Real>(
         &self,
-        parts: &[Part; 2],
+        sides: &[SideRows; 2],
         cx: &mut Context<'_>,
     ) -> std::result::Result<(), TaskError> {
         let Some((state, read)) = cx.blocks.split_last_mut() else {
             unreachable!("the state is declared")
         };
         let views = [
-            parts[0].tile.of::<T>(&read[0])?,
-            parts[1].tile.of::<T>(&read[1])?,
+            sides[0].tile.of::<T>(&read[0])?,
+            sides[1].tile.of::<T>(&read[1])?,
         ];
         let mut listed = read[2..].iter();
         let numbers = [0, 1].map(|side: usize| {
-            let block = parts[side].numbers.and_then(|_| listed.next());
-            block.map_or(Numbers::From(parts[side].first), |block| {
+            let block = sides[side].numbers.and_then(|_| listed.next());
+            block.map_or(Numbers::From(sides[side].first), |block| {
                 Numbers::Listed(block.slice::<u64>())
             })
         });
-        let squares = [parts[0].squares(views[0])?, parts[1].squares(views[1])?];
+        let squares = [sides[0].squares(views[0])?, sides[1].squares(views[1])?];
         let [queries, rows] = [0, 1].map(|side: usize| NumberedRows {
             values: views[side],
             squares: &squares[side],

@@ -21,8 +21,8 @@ use super::{NEIGHBOR_BYTES, NeighborOptions, Side, Sought, Wanted, groups, state
 const LAYER: usize = 8;
 /// Operations on numbers in the time in which a byte of a list moves.
 const FLOPS_A_BYTE: u64 = 32;
-/// Of a product of two blocks at least: of smaller ones there are so many that it takes longer to
-/// put them in order than they save.
+/// Of a product of two blocks at least: to put more and smaller ones in order takes longer than they
+/// save.
 const FLOPS_A_TASK: u64 = 1 << 22;
 
 /// A plan for each group; none where the rows are not looking for each other, or it does not pay.
@@ -92,8 +92,8 @@ impl<S: Side> Join<'_, S> {
     fn add_group(
         &self,
         plan: &mut Plan,
-        group: &[Block<S::Part>],
-        later: &[Block<S::Part>],
+        group: &[Block<S::RowRange>],
+        later: &[Block<S::RowRange>],
         into: &Into<'_>,
     ) -> Result<()> {
         let ends = group.first().zip(group.last());
@@ -161,7 +161,7 @@ impl<S: Side> Join<'_, S> {
     fn meet(
         &self,
         plan: &mut Plan,
-        blocks: [&Block<S::Part>; 2],
+        blocks: [&Block<S::RowRange>; 2],
         lists: [Region; 2],
         begins: [bool; 2],
     ) {

@@ -133,7 +133,7 @@ fn plans<S: Side>(
 }
 
 /// Blocks of queries that meet all rows together.
-pub(super) fn groups_of<S: Side>(side: &S, k: u64) -> Vec<Vec<S::Part>> {
+pub(super) fn groups_of<S: Side>(side: &S, k: u64) -> Vec<Vec<S::RowRange>> {
     // Neighbours, and the results that they become.
     let beside = 3 * k * NEIGHBOR_BYTES;
     let blocks = side.blocks(beside).into_iter().map(|(block, bytes)| {
@@ -146,13 +146,13 @@ pub(super) fn groups_of<S: Side>(side: &S, k: u64) -> Vec<Vec<S::Part>> {
 pub(super) fn add_group<S: Side>(
     side: &S,
     plan: &mut Plan,
-    group: Vec<S::Part>,
-    panels: &[S::Part],
+    group: Vec<S::RowRange>,
+    panels: &[S::RowRange],
     options: NeighborOptions,
     into: &Into<'_>,
 ) -> Result<()> {
     let NeighborOptions { k, metric } = options;
-    let blocks: Vec<(S::Part, Sought)> = group
+    let blocks: Vec<(S::RowRange, Sought)> = group
         .into_iter()
         .map(|block| {
             let sought = Sought::new(metric, Wanted::Nearest(k), side.numbers(&block));

@@ -290,10 +290,10 @@ impl<T: Real> RingSearch<T> {
     }
 
     /// Queries of blocks, and blocks of groups, that stay in `most` bytes.
-    fn groups(&self, most: u64) -> Vec<Vec<block::Part>> {
+    fn groups(&self, most: u64) -> Vec<Vec<block::BlockRows>> {
         let per_query = 2 * (NEIGHBOR_BYTES * self.options.k) as usize;
         let share = (most / 4 / self.session.threads() as u64) as usize;
-        let (mut groups, mut filled) = (Vec::<Vec<block::Part>>::new(), 0);
+        let (mut groups, mut filled) = (Vec::<Vec<block::BlockRows>>::new(), 0);
         for part in self.queries.blocks_beside(share, per_query) {
             let bytes = self.queries.held_bytes(&part) as u64 + part.rows() * per_query as u64;
             match groups.last_mut() {
@@ -351,15 +351,20 @@ impl<T: Real> RingSearch<T> {
         Ok(times)
     }
 
-    fn queries_bytes(&self, parts: &[block::Part]) -> u64 {
+    fn queries_bytes(&self, parts: &[block::BlockRows]) -> u64 {
         let k = self.options.k;
-        let bytes = |part: &block::Part| {
+        let bytes = |part: &block::BlockRows| {
             self.queries.held_bytes(part) as u64 + 2 * part.rows() * NEIGHBOR_BYTES * k
         };
         parts.iter().map(bytes).sum()
     }
 
-    fn load_queries(&self, stage: &mut Stage, parts: &[block::Part], first: u64) -> Result<Group> {
+    fn load_queries(
+        &self,
+        stage: &mut Stage,
+        parts: &[block::BlockRows],
+        first: u64,
+    ) -> Result<Group> {
         let first = if self.of_themselves { first } else { 0 };
         let mut blocks = Vec::new();
         for part in parts {

@@ -106,10 +106,10 @@ impl<T: Real> SparseSearch<T> {
         queries: &[Piece],
         rows: &[Piece],
         scratch: usize,
-    ) -> ([Part; 2], Task) {
-        let parts = [
-            Self::part(&self.queries, self.first, queries),
-            Self::part(&self.rows, 0, rows),
+    ) -> ([SideRows; 2], Task) {
+        let sides = [
+            Self::side_rows(&self.queries, self.first, queries),
+            Self::side_rows(&self.rows, 0, rows),
         ];
         let [q, x] = [queries, rows].map(measures);
         let held = Self::posted_bytes(q) + Self::decoded_bytes(x);
@@ -121,11 +121,11 @@ impl<T: Real> SparseSearch<T> {
             let regions = pieces.iter().flat_map(|piece| of.regions(plan, piece));
             task = regions.fold(task, Task::read);
         }
-        (parts, task)
+        (sides, task)
     }
 
-    fn part(of: &Sparse, first: u64, pieces: &[Piece]) -> Part {
-        Part {
+    fn side_rows(of: &Sparse, first: u64, pieces: &[Piece]) -> SideRows {
+        SideRows {
             name: of.name().into(),
             first: first + pieces[0].lines().start,
             line: pieces[0].lines().start,
@@ -143,7 +143,7 @@ pub(super) fn measures(pieces: &[Piece]) -> (u64, u64) {
 }
 
 impl<T: Real> Side for SparseSearch<T> {
-    type Part = Vec<Piece>;
+    type RowRange = Vec<Piece>;
 
     fn queries(&self) -> Range<u64> {
         self.first..self.first + self.queries.rows()
@@ -210,8 +210,8 @@ impl<T: Real> Side for SparseSearch<T> {
         [one, other]: [&Vec<Piece>; 2],
         sought: [Sought; 2],
     ) -> Task {
-        let (parts, task) = self.meeting(plan, "meet", one, other, 3);
-        task.run(move |cx| meet::<T>(&parts, sought, cx))
+        let (sides, task) = self.meeting(plan, "meet", one, other, 3);
+        task.run(move |cx| meet::<T>(&sides, sought, cx))
     }
 
     fn compare(
@@ -221,14 +221,14 @@ impl<T: Real> Side for SparseSearch<T> {
         rows: &Vec<Piece>,
         sought: Sought,
     ) -> Task {
-        let (parts, task) = self.meeting(plan, "compare", queries, rows, 1);
+        let (sides, task) = self.meeting(plan, "compare", queries, rows, 1);
         let leaves_out_itself = self.of_themselves;
-        task.run(move |cx| compare::<T>(&parts, sought, leaves_out_itself, cx))
+        task.run(move |cx| compare::<T>(&sides, sought, leaves_out_itself, cx))
     }
 }
 
 /// Rows of one side.
-pub(super) struct Part {
+pub(super) struct SideRows {
     pub(super) name: Arc<str>,
     pub(super) first: u64,
     /// The first line, as pieces count them.
@@ -238,7 +238,7 @@ pub(super) struct Part {
 }
 
 fn compare<T: Real>(
-    parts: &[Part; 2],
+    sides: &[SideRows; 2],
     sought: Sought,
     leaves_out_itself: bool,
     cx: &mut Context<'_>,
@@ -246,17 +246,17 @@ fn compare<T: Real>(
     let Some((state, read)) = cx.blocks.split_last_mut() else {
         unreachable!("the state is declared")
     };
-    let of_queries = parts[0].pieces.iter().map(PieceBlocks::count).sum();
+    let of_queries = sides[0].pieces.iter().map(PieceBlocks::count).sum();
     let (queries, rows) = read.split_at(of_queries);
-    let queries = parts[0].decode::<T>(queries)?;
-    let rows = parts[1].decode::<T>(rows)?;
-    let postings = Postings::new(queries.numbered(parts[0].first))?;
+    let queries = sides[0].decode::<T>(queries)?;
+    let rows = sides[1].decode::<T>(rows)?;
+    let postings = Postings::new(queries.numbered(sides[0].first))?;
     let bytes = sought.queries * size_of::<T>();
     let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]);
     let stop = || cx.cancelled.load(Ordering::Relaxed);
     let (queries, rows) = (
-        queries.numbered(parts[0].first),
-        rows.numbered(parts[1].first),
+        queries.numbered(sides[0].first),
+        rows.numbered(sides[1].first),
     );
     Ok(match sought.wanted {
         Wanted::Nearest(_) => kernels::add_sparse_neighbors(
@@ -283,23 +283,23 @@ fn compare<T: Real>(
 
 /// Two blocks of rows that look for each other.
 fn meet<T: Real>(
-    parts: &[Part; 2],
+    sides: &[SideRows; 2],
     sought: [Sought; 2],
     cx: &mut Context<'_>,
 ) -> std::result::Result<(), TaskError> {
     let Some((read, [of_one, of_other])) = cx.blocks.split_last_chunk_mut::<2>() else {
         unreachable!("two lists are declared")
     };
-    let (one, other) = read.split_at(parts[0].pieces.iter().map(PieceBlocks::count).sum());
-    let (one, other) = (parts[0].decode::<T>(one)?, parts[1].decode::<T>(other)?);
-    let one = one.numbered(parts[0].first);
+    let (one, other) = read.split_at(sides[0].pieces.iter().map(PieceBlocks::count).sum());
+    let (one, other) = (sides[0].decode::<T>(one)?, sides[1].decode::<T>(other)?);
+    let one = one.numbered(sides[0].first);
     let bytes = 3 * sought[0].queries * size_of::<T>();
     Ok(kernels::add_mutual_sparse_neighbors(
         [sought[0].nearest(of_one), sought[1].nearest(of_other)],
         sought[0].metric,
         one,
         &Postings::new(one)?,
-        other.numbered(parts[1].first),
+        other.numbered(sides[1].first),
         bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]),
         &|| cx.cancelled.load(Ordering::Relaxed),
     )?)
@@ -325,7 +325,7 @@ impl<T: Real> Decoded<T> {
     }
 }
 
-impl Part {
+impl SideRows {
     pub(super) fn decode<T: Real>(&self, blocks: &[Block]) -> Result<Decoded<T>> {
         let mut starts = vec![0; self.lines + 1];
         for (piece, blocks) in each_piece(&self.pieces, blocks) {

@@ -78,7 +78,7 @@ struct Search<S: Side> {
     side: S,
     radius: f64,
     metric: Metric,
-    panels: Vec<S::Part>,
+    panels: Vec<S::RowRange>,
     /// Bytes of queries and pairs.
     room: u64,
     /// What the next queries were counted to find.
@@ -169,7 +169,12 @@ impl<S: Side> Search<S> {
         }
     }
 
-    fn plan(&self, side: &S, blocks: Vec<(S::Part, Sought)>, panels: &[S::Part]) -> Result<Group> {
+    fn plan(
+        &self,
+        side: &S,
+        blocks: Vec<(S::RowRange, Sought)>,
+        panels: &[S::RowRange],
+    ) -> Result<Group> {
         let mut plan = Plan::new("rows within a radius");
         let ranges: Vec<_> = blocks
             .iter()
@@ -234,7 +239,7 @@ impl<S: Side> Search<S> {
         });
         for panels in groups(parts, self.room) {
             let pairs = panels.iter().map(|(_, rows)| rows.end - rows.start).sum();
-            let panels: Vec<S::Part> = panels.into_iter().map(|(panel, _)| panel).collect();
+            let panels: Vec<S::RowRange> = panels.into_iter().map(|(panel, _)| panel).collect();
             let sought = Sought::new(self.metric, self.wanted(pairs), 0..1);
             let blocks = side.blocks(8).into_iter();
             let blocks = blocks.map(|(block, _)| (block, sought)).collect();

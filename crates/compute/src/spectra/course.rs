@@ -8,7 +8,7 @@ use outcore_engine::Plan;
 use outcore_kernels as kernels;
 
 use super::search::{Accuracy, Course, Found};
-use super::tall::{Layout, SUMS};
+use super::tall::{SUMS, TallLayout};
 use super::{Method, SearchFacts, SpectrumOptions};
 use crate::operator::Operator;
 
@@ -21,7 +21,7 @@ const BLOCKS_BEYOND: usize = 6;
 /// Blocks of the basis where a block is wider than what is wanted.
 const WIDE_BLOCKS: usize = 5;
 
-/// Wide blocks have so many columns more than are wanted.
+/// Columns of a wide block: a tenth more than are wanted, eight more at least.
 fn wide_block(count: usize) -> usize {
     count + (count / 10).max(8)
 }
@@ -36,7 +36,7 @@ const LOOSE: f64 = 1e-4;
 pub(super) struct Planned {
     pub(super) course: Course,
     /// Left singular vectors.
-    pub(super) left: Option<Layout>,
+    pub(super) left: Option<TallLayout>,
     /// Columns of products for residuals and left singular vectors.
     pub(super) chunk: usize,
     /// What is held besides bases.
@@ -82,7 +82,7 @@ struct Needs<'a> {
 
 impl Needs<'_> {
     /// While the basis grows.
-    fn search(&self, layout: Layout, block: usize) -> Need {
+    fn search(&self, layout: TallLayout, block: usize) -> Need {
         Need {
             bases: layout.held_bytes(layout.capacity),
             blocks: blocks_bytes(self.order, block)
@@ -93,14 +93,14 @@ impl Needs<'_> {
     }
 
     /// When the basis has grown: for residuals, left vectors, and what both become.
-    fn end(&self, layout: Layout, left: Option<Layout>, chunk: usize) -> Need {
+    fn end(&self, layout: TallLayout, left: Option<TallLayout>, chunk: usize) -> Need {
         let count = self.count;
         let (rows, products) = match self.left {
             Some((rows, products)) => (rows, products(chunk)),
             None => (0, (self.products)(chunk)),
         };
-        let bases: Vec<Layout> = std::iter::once(layout).chain(left).collect();
-        let sum = |of: &dyn Fn(&Layout) -> u64| bases.iter().map(of).sum::<u64>();
+        let bases: Vec<TallLayout> = std::iter::once(layout).chain(left).collect();
+        let sum = |of: &dyn Fn(&TallLayout) -> u64| bases.iter().map(of).sum::<u64>();
         let passing = bases.iter().map(|layout| layout.passing_bytes(chunk));
         let finish = sum(&|layout| layout.finish_bytes(count, self.budget_bytes));
         Need {
@@ -112,9 +112,9 @@ impl Needs<'_> {
 
     /// Where left vectors may lie, how many are made at once, and whether there must be room for
     /// more than one task; best first.
-    fn ends(&self) -> impl Iterator<Item = (Option<Layout>, usize, bool)> + use<> {
+    fn ends(&self) -> impl Iterator<Item = (Option<TallLayout>, usize, bool)> + use<> {
         let count = self.count;
-        let [in_memory, in_scratch] = [Layout::in_memory, Layout::in_scratch]
+        let [in_memory, in_scratch] = [TallLayout::in_memory, TallLayout::in_scratch]
             .map(|layout| self.left.map(|(rows, _)| layout(rows, count)));
         let chunks = move |least: usize| {
             CHUNKS
@@ -193,8 +193,8 @@ impl Planned {
         for (block, basis, in_memory) in shapes(order, operator, options) {
             let capacity = (basis + block).min(order);
             let layout = match in_memory {
-                true => Layout::in_memory(order, capacity),
-                false => Layout::in_scratch(order, capacity),
+                true => TallLayout::in_memory(order, capacity),
+                false => TallLayout::in_scratch(order, capacity),
             };
             let search = needs.search(layout, block);
             if !search.fits(&split, in_memory) {
@@ -215,7 +215,7 @@ impl Planned {
                 if needed > split.free() {
                     return Err(refused(needed));
                 }
-                let widened = |layout: Layout, width, bases| {
+                let widened = |layout: TallLayout, width, bases| {
                     layout.widened(&split.hold(bases + blocks + layout.passing_bytes(width)))
                 };
                 return Ok(Planned {

@@ -267,7 +267,7 @@ mod tests {
     use outcore_core::Job;
 
     use super::*;
-    use crate::spectra::tall::Layout;
+    use crate::spectra::tall::TallLayout;
     use crate::spectra::testing::{noise, session};
 
     /// Appends blocks one after another and checks that the basis is orthonormal and gives each
@@ -276,7 +276,7 @@ mod tests {
         let (_folder, session) = session(32 << 20, 2);
         let own = session.clone();
         let job = Job::driven(&session, vec![], move |stage, _| {
-            let mut basis = Tall::new(&own, Layout::in_memory(rows, 24), stage)?;
+            let mut basis = Tall::new(&own, TallLayout::in_memory(rows, 24), stage)?;
             let mut noise = Noise { seed: 5, made: 0 };
             for block in blocks {
                 let (before, length) = (basis.used(), block.norm_l2());

@@ -23,11 +23,11 @@ use outcore_kernels::{Eigen, Mat, MatRef};
 
 use super::checkpoint::{Checkpoint, Kept};
 use super::orthonormal::{Appended, Noise, append};
-use super::tall::{Layout, Tall};
+use super::tall::{Tall, TallLayout};
 use super::{SpectrumOptions, Which};
 use crate::operator::Operator;
 
-/// Residuals are not asked to be smaller than so many roundings of a product.
+/// Residuals are not asked to be smaller than this many roundings of a product.
 const ROUNDINGS: f64 = 16.0;
 
 /// The part of the tolerance at which a search ends.
@@ -39,7 +39,7 @@ const CHECKED_STEPS: usize = 5;
 /// With this probability nothing above the bound is missing.
 const CERTAINTY: f64 = 1.0 - 1e-6;
 
-/// Fresh blocks; pairs that come up after so many are not looked for any more.
+/// Fresh blocks at most: after them a search ends, though the last one brought up new pairs.
 const CHECKS: usize = 4;
 
 /// A symmetric operator's images differ by less from what symmetry says, relative to its norm.
@@ -74,7 +74,7 @@ impl Accuracy {
 pub(super) struct Course {
     /// Columns of a product.
     pub(super) block: usize,
-    pub(super) layout: Layout,
+    pub(super) layout: TallLayout,
     pub(super) accuracy: Accuracy,
     /// Whether images are checked to be those of a symmetric operator.
     pub(super) checks_symmetry: bool,
@@ -421,7 +421,7 @@ impl<'a, O: Operator> Search<'a, O> {
         })
     }
 
-    /// The largest value that the operator can have beside the wanted pairs, after so many steps
+    /// The largest value that the operator can have beside the wanted pairs, after `steps` steps
     /// from a block of noise.
     fn missed_beyond(&self, ritz: &Eigen<f64>, steps: usize) -> Option<f64> {
         let next = *ritz.values.get(self.options.count)?;

@@ -129,16 +129,16 @@ enum Place {
 
 /// Where a tall matrix is, and what it holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Layout {
+pub(super) struct TallLayout {
     pub(super) rows: usize,
     pub(super) capacity: usize,
     pub(super) in_memory: bool,
     cut: Cut,
 }
 
-impl Layout {
-    pub(super) fn in_memory(rows: usize, capacity: usize) -> Layout {
-        Layout {
+impl TallLayout {
+    pub(super) fn in_memory(rows: usize, capacity: usize) -> TallLayout {
+        TallLayout {
             rows,
             capacity,
             in_memory: true,
@@ -147,8 +147,8 @@ impl Layout {
     }
 
     /// With the smallest panels.
-    pub(super) fn in_scratch(rows: usize, capacity: usize) -> Layout {
-        Layout {
+    pub(super) fn in_scratch(rows: usize, capacity: usize) -> TallLayout {
+        TallLayout {
             rows,
             capacity,
             in_memory: false,
@@ -157,14 +157,14 @@ impl Layout {
     }
 
     /// The same with panels as large as this division of memory has them, if it lies in scratch.
-    pub(super) fn widened(self, split: &MemorySplit) -> Layout {
+    pub(super) fn widened(self, split: &MemorySplit) -> TallLayout {
         if self.in_memory {
             return self;
         }
         let unit = self.cut.panel;
         let rows = split.panel_bytes() as usize / (8 * self.capacity.max(1));
         let panel = (rows / unit).max(1) * unit;
-        Layout {
+        TallLayout {
             cut: Cut {
                 panel: panel.min(self.cut.lane.next_multiple_of(unit)),
                 ..self.cut
@@ -221,8 +221,8 @@ type Work =
     dyn Fn(usize, MatRef<'_, f64>, MatMut<'_, f64>, MatMut<'_, f64>) -> Result<()> + Send + Sync;
 
 impl Tall {
-    pub(super) fn new(session: &Session, layout: Layout, stage: &Stage) -> Result<Tall> {
-        let Layout {
+    pub(super) fn new(session: &Session, layout: TallLayout, stage: &Stage) -> Result<Tall> {
+        let TallLayout {
             rows,
             capacity,
             cut,
@@ -732,7 +732,7 @@ mod tests {
     use crate::spectra::testing::{by_columns, noise, session};
 
     /// What a tall matrix of two blocks of 8 columns comes to in a pass, a rotation and at its end.
-    fn results(layout: impl Fn(&MemorySplit) -> Layout, threads: usize) -> [Mat<f64>; 3] {
+    fn results(layout: impl Fn(&MemorySplit) -> TallLayout, threads: usize) -> [Mat<f64>; 3] {
         let (_folder, session) = session(32 << 20, threads);
         let layout = layout(&MemorySplit::new(&session));
         let (own, rows) = (session.clone(), layout.rows);
@@ -770,10 +770,10 @@ mod tests {
             });
             let expected = [v.transpose() * noise(rows, 3, 2), &v * noise(16, 5, 3)];
             let [first, rest @ ..] = [
-                results(|_| Layout::in_memory(rows, 40), 1),
-                results(|_| Layout::in_memory(rows, 40), 3),
-                results(|_| Layout::in_scratch(rows, 40), 2),
-                results(|split| Layout::in_scratch(rows, 40).widened(split), 3),
+                results(|_| TallLayout::in_memory(rows, 40), 1),
+                results(|_| TallLayout::in_memory(rows, 40), 3),
+                results(|_| TallLayout::in_scratch(rows, 40), 2),
+                results(|split| TallLayout::in_scratch(rows, 40).widened(split), 3),
             ];
             for (found, expected) in first.iter().zip(&expected) {
                 let found = found.as_ref().subcols(0, expected.ncols());
@@ -792,10 +792,10 @@ mod tests {
     #[test]
     fn rows_are_cut_by_their_number_alone() {
         for (rows, capacity) in [(1, 1), (1000, 3), (70_000, 40), (1_000_000, 4112)] {
-            let small = Layout::in_scratch(rows, capacity);
+            let small = TallLayout::in_scratch(rows, capacity);
             let budgets = [1 << 20, 1 << 30, 1 << 40].map(MemorySplit::of);
             for layout in budgets.map(|split| small.widened(&split)) {
-                let (cut, same) = (layout.cut, Layout::in_memory(rows, capacity).cut);
+                let (cut, same) = (layout.cut, TallLayout::in_memory(rows, capacity).cut);
                 assert_eq!((cut.chunk, cut.lane), (same.chunk, same.lane));
                 assert!(cut.panel.is_multiple_of(SECTOR_ROWS.max(cut.chunk)));
                 let mut end = 0;

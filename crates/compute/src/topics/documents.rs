@@ -186,7 +186,7 @@ fn write<T: Real>(
             .write(new.offsets(&mut plan, lines))
             .write(new.indices(&mut plan, places.clone()))
             .write(values);
-        let part = Part {
+        let documents = TaskDocuments {
             pieces: group.iter().map(|piece| x.blocks(piece)).collect(),
             documents,
             first_entry: places.start,
@@ -195,8 +195,8 @@ fn write<T: Real>(
         };
         let index = shape.index;
         plan.task(task.run(move |cx| match index {
-            DType::I32 => Ok(part.fill::<T, i32>(cx.blocks, |word| word as i32)?),
-            _ => Ok(part.fill::<T, i64>(cx.blocks, |word| word as i64)?),
+            DType::I32 => Ok(documents.fill::<T, i32>(cx.blocks, |word| word as i32)?),
+            _ => Ok(documents.fill::<T, i64>(cx.blocks, |word| word as i64)?),
         }));
     }
     // To make files whole and to look at all offsets may take long.
@@ -209,7 +209,7 @@ fn write<T: Real>(
 }
 
 /// Documents of one task.
-struct Part {
+struct TaskDocuments {
     pieces: Vec<PieceBlocks>,
     documents: Range<u64>,
     /// In the new matrix.
@@ -218,7 +218,7 @@ struct Part {
     entries: Arc<Vec<u64>>,
 }
 
-impl Part {
+impl TaskDocuments {
     fn fill<T: Real, I: Pod>(
         &self,
         blocks: &mut [Block],

@@ -42,9 +42,10 @@ const fn depth<T>() -> usize {
     DEPTH_BYTES / size_of::<T>()
 }
 
-/// Which elements of C are wanted; the others are neither read nor written.
+/// Which elements of C are wanted: all, or those of a triangle. The others are neither read nor
+/// written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Triangle {
     Whole,
     /// On and below the diagonal.
     Lower,
@@ -52,7 +53,7 @@ pub(crate) enum Part {
     Upper,
 }
 
-impl Part {
+impl Triangle {
     /// Whether element (i, j) belongs to it.
     fn holds(self, i: usize, j: usize) -> bool {
         match self {
@@ -84,7 +85,7 @@ pub(crate) fn gemm<T: Real>(
     a: MatRef<'_, T>,
     b: MatRef<'_, T>,
     beta: T,
-    part: Part,
+    triangle: Triangle,
     stop: &dyn Fn() -> bool,
 ) {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
@@ -110,7 +111,7 @@ pub(crate) fn gemm<T: Real>(
                 )
             };
             for (row, rows) in steps(m, rows) {
-                if !part.holds_block((row, rows), (col, cols)).0 {
+                if !triangle.holds_block((row, rows), (col, cols)).0 {
                     continue;
                 }
                 if stop() {
@@ -127,7 +128,16 @@ pub(crate) fn gemm<T: Real>(
                 let c = c.rb_mut().submatrix_mut(row, col, rows, cols);
                 // SAFETY: both hold as many rows, columns and depth as are multiplied; columns of c
                 // are contiguous (asserted).
-                unsafe { multiply(c, [alpha, beta], [block, panel], depth, part, [row, col]) };
+                unsafe {
+                    multiply(
+                        c,
+                        [alpha, beta],
+                        [block, panel],
+                        depth,
+                        triangle,
+                        [row, col],
+                    )
+                };
             }
         }
     }
@@ -285,8 +295,8 @@ unsafe fn gather<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
     }
 }
 
-/// c = alpha a b + beta c for a packed block and panel, in the elements of `part` when c begins at
-/// element `at` of it.
+/// c = alpha a b + beta c for a packed block and panel, in the elements of `triangle` when c begins
+/// at element `at` of it.
 ///
 /// # Safety
 /// The CPU has AVX-512; `block` and `panel` hold the rows and columns of `c` at this depth; columns
@@ -296,7 +306,7 @@ unsafe fn multiply<T: Real>(
     [alpha, beta]: [T; 2],
     [block, panel]: [*mut T; 2],
     depth: usize,
-    part: Part,
+    triangle: Triangle,
     at: [usize; 2],
 ) {
     let mut aside = [T::ZERO; TILE_COLS * TILE_BYTES / 4];
@@ -312,7 +322,7 @@ unsafe fn multiply<T: Real>(
             } else {
                 0
             });
-            let held = part.holds_block((at[0] + row, rows), (at[1] + col, cols));
+            let held = triangle.holds_block((at[0] + row, rows), (at[1] + col, cols));
             let mut c = c.rb_mut().submatrix_mut(row, col, rows, cols);
             let stride = c.col_stride();
             // SAFETY: `c` begins a tile of these rows and columns, `aside` has room for one; `a`
@@ -340,8 +350,8 @@ unsafe fn multiply<T: Real>(
                         );
                         for (j, sums) in aside.chunks_exact(tile_rows::<T>()).enumerate().take(cols)
                         {
-                            for i in
-                                (0..rows).filter(|&i| part.holds(at[0] + row + i, at[1] + col + j))
+                            for i in (0..rows)
+                                .filter(|&i| triangle.holds(at[0] + row + i, at[1] + col + j))
                             {
                                 c[(i, j)] = sums[i]
                                     + if beta == T::ZERO {

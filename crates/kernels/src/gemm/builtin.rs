@@ -132,7 +132,7 @@ fn columns<T: Real>(
 ) {
     #[cfg(target_arch = "x86_64")]
     if c.row_stride() == 1 && c.nrows().min(c.ncols()) >= PACKED && super::avx512::available() {
-        return super::avx512::gemm(c, alpha, a, b, beta, super::avx512::Part::Whole, stop);
+        return super::avx512::gemm(c, alpha, a, b, beta, super::avx512::Triangle::Whole, stop);
     }
     panels(c, alpha, a, b, beta, stop);
 }
@@ -150,17 +150,17 @@ pub(crate) fn syrk<T: Real>(
     let _ = (c, alpha, a, beta, stop);
     #[cfg(target_arch = "x86_64")]
     if c.nrows() >= PACKED && a.ncols() > 0 && alpha != T::ZERO && super::avx512::available() {
-        use super::avx512::{Part, gemm};
+        use super::avx512::{Triangle, gemm};
         let c = c.rb_mut();
         match (c.row_stride(), c.col_stride()) {
-            (1, _) => gemm(c, alpha, a, a.transpose(), beta, Part::Lower, stop),
+            (1, _) => gemm(c, alpha, a, a.transpose(), beta, Triangle::Lower, stop),
             (_, 1) => gemm(
                 c.transpose_mut(),
                 alpha,
                 a,
                 a.transpose(),
                 beta,
-                Part::Upper,
+                Triangle::Upper,
                 stop,
             ),
             _ => return false,

@@ -62,7 +62,7 @@ impl<'a, T: Real> SparseNumberedRows<'a, T> {
 const GROUP: usize = 1024;
 /// Queries whose sums stay in registers.
 const SUMMED: usize = 32;
-/// A column that one of so many queries has is common.
+/// A column that one in this many queries has is common.
 const COMMON: usize = 32;
 /// Elements of dense columns, for each entry of the queries.
 const DENSE: usize = 2;

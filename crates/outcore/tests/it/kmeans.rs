@@ -259,7 +259,7 @@ fn equal_rows_leave_clusters_empty() {
 }
 
 #[test]
-fn a_weight_counts_like_so_many_rows() {
+fn a_row_of_weight_w_counts_like_w_rows() {
     let x = clouds(300, 4, 5);
     let weights: Vec<f64> = (0..300).map(|row| f64::from(row % 3)).collect();
     let repeated: Vec<f64> = x

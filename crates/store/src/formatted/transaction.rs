@@ -21,10 +21,10 @@ pub struct Transaction {
     store: Arc<Inner>,
     /// Names locked by this transaction.
     names: Vec<String>,
-    parts: Vec<Part>,
+    changes: Vec<Change>,
 }
 
-enum Part {
+enum Change {
     /// An object that gets its name, also from another object.
     New(Entry, Arc<Body>),
     /// The same object with other bytes.
@@ -39,7 +39,7 @@ impl Formatted {
         Transaction {
             store: Arc::clone(&self.0),
             names: Vec::new(),
-            parts: Vec::new(),
+            changes: Vec::new(),
         }
     }
 }
@@ -105,7 +105,7 @@ impl Transaction {
             garbage,
         ));
         let object = self.store.object(&name, Arc::clone(&body), true);
-        self.parts.push(Part::New(entry, body));
+        self.changes.push(Change::New(entry, body));
         Ok(object)
     }
 
@@ -143,7 +143,7 @@ impl Transaction {
             has_failed: AtomicBool::new(false),
             store,
         });
-        self.parts.push(Part::Updated(entry, Arc::clone(&new)));
+        self.changes.push(Change::Updated(entry, Arc::clone(&new)));
         Ok(Object {
             object,
             device: new,
@@ -159,7 +159,7 @@ impl Transaction {
     pub fn remove(&mut self, name: &str) -> Result<(), Error> {
         let name = named(name)?;
         let id = self.claim(&name, |store, state| Ok(state.entry(store, &name)?.id))?;
-        self.parts.push(Part::Removed(id));
+        self.changes.push(Change::Removed(id));
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Transaction {
             self.store.lock().writers.remove(&from);
             return Err(error);
         }
-        self.parts.push(Part::Renamed(entry, to));
+        self.changes.push(Change::Renamed(entry, to));
         Ok(())
     }
 
@@ -295,8 +295,8 @@ impl Ending for Transaction {
         let store = Arc::clone(&self.store);
         let at =
             |name: &str, error| Error::from_io(&store.full(name), "write its checksums", error);
-        for part in &self.parts {
-            if let Part::New(entry, body) = part {
+        for change in &self.changes {
+            if let Change::New(entry, body) = change {
                 body.end();
                 body.write_sums().map_err(|error| at(&entry.name, error))?;
             }
@@ -304,9 +304,9 @@ impl Ending for Transaction {
         let mut state = store.lock_to_write("")?;
         let (mut records, mut ends) = (Vec::new(), Vec::new());
         let changed_ns = now_ns();
-        for part in &self.parts {
-            match part {
-                Part::New(entry, body) => {
+        for change in &self.changes {
+            match change {
+                Change::New(entry, body) => {
                     let old = state.catalog.find(&entry.name).cloned();
                     records.extend(old.iter().map(|old| Record::Gone(old.id)));
                     ends.extend(old.map(|old| End::gone(&old)));
@@ -316,7 +316,7 @@ impl Ending for Transaction {
                     }));
                     ends.push(End::Begins(Arc::clone(body)));
                 }
-                Part::Updated(old, new) => {
+                Change::Updated(old, new) => {
                     let (entry, replaced) = new.finish(old)?;
                     records.extend([
                         Record::Gone(old.id),
@@ -327,7 +327,7 @@ impl Ending for Transaction {
                     ]);
                     ends.push(End::Replaced(old.id, replaced, new.id));
                 }
-                Part::Removed(id) => {
+                Change::Removed(id) => {
                     let old = state
                         .catalog
                         .get(*id)
@@ -336,7 +336,7 @@ impl Ending for Transaction {
                     records.push(Record::Gone(*id));
                     ends.push(End::gone(&old));
                 }
-                Part::Renamed(entry, to) => {
+                Change::Renamed(entry, to) => {
                     let old = state.catalog.find(to).cloned();
                     records.extend(old.iter().map(|old| Record::Gone(old.id)));
                     ends.extend(old.map(|old| End::gone(&old)));
@@ -355,10 +355,10 @@ impl Ending for Transaction {
             Err(_) => {}
             Ok(()) => ends.into_iter().for_each(|end| state.end(&store, end)),
         }
-        self.parts.iter().for_each(|part| match part {
-            Part::New(_, body) => body.garbage.leave(Vec::new(), None),
-            Part::Updated(_, new) => new.is_over.store(true, Ordering::Release),
-            Part::Removed(_) | Part::Renamed(..) => {}
+        self.changes.iter().for_each(|change| match change {
+            Change::New(_, body) => body.garbage.leave(Vec::new(), None),
+            Change::Updated(_, new) => new.is_over.store(true, Ordering::Release),
+            Change::Removed(_) | Change::Renamed(..) => {}
         });
         changed
     }

@@ -25,7 +25,7 @@ fn fresh() -> (Arc<MemoryDevice>, Formatted) {
 }
 
 #[test]
-fn what_is_removed_makes_room_once_nobody_has_it_open() {
+fn a_removed_object_makes_room_once_no_handle_has_it_open() {
     let (_, store) = fresh();
     let free = store.free_bytes().unwrap();
     let most = free / 4096 * 1023 / 1024 / 2 * 4096;
@@ -282,7 +282,7 @@ fn a_store_is_open_to_one_writer_or_to_readers() {
 }
 
 #[test]
-fn who_reads_begins_to_write_when_nobody_else_reads() {
+fn a_reader_begins_to_write_when_no_other_reads() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     Formatted::format(&path, Some(1 << 20)).unwrap();

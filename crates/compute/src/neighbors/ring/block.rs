@@ -145,9 +145,9 @@ fn places<T>(is_sparse: bool, rows: usize, entries: usize) -> Places {
     }
 }
 
-/// Some rows of a rank.
+/// The rows of a rank that make one block.
 #[derive(Clone)]
-pub(super) struct Part {
+pub(super) struct BlockRows {
     first: u64,
     rows: u64,
     entries: u64,
@@ -155,7 +155,7 @@ pub(super) struct Part {
     lines: Vec<Vec<Piece>>,
 }
 
-impl Part {
+impl BlockRows {
     /// How many.
     pub(super) fn rows(&self) -> u64 {
         self.rows
@@ -230,12 +230,12 @@ impl<T: Real> Blocks<T> {
     }
 
     /// Bytes of the block.
-    pub(super) fn bytes(&self, part: &Part) -> usize {
+    pub(super) fn bytes(&self, part: &BlockRows) -> usize {
         self.size(part.rows, part.entries)
     }
 
     /// Bytes of a block of queries, and of what is prepared of it.
-    pub(super) fn held_bytes(&self, part: &Part) -> usize {
+    pub(super) fn held_bytes(&self, part: &BlockRows) -> usize {
         let postings = match &self.source {
             Source::Sparse(..) => Postings::<T>::held_bytes(part.entries as usize),
             Source::Dense(_) => 0,
@@ -244,8 +244,8 @@ impl<T: Real> Blocks<T> {
     }
 
     /// Bytes that a thread holds while it compares one of these blocks of queries.
-    pub(super) fn compared_bytes(&self, parts: &[Part], blas: &Blas) -> u64 {
-        let queries = parts.iter().map(Part::rows).max().unwrap_or(0) as usize;
+    pub(super) fn compared_bytes(&self, parts: &[BlockRows], blas: &Blas) -> u64 {
+        let queries = parts.iter().map(BlockRows::rows).max().unwrap_or(0) as usize;
         let bytes = match &self.source {
             Source::Sparse(..) => queries * size_of::<T>(),
             Source::Dense(x) => {
@@ -257,12 +257,12 @@ impl<T: Real> Blocks<T> {
     }
 
     /// Parts of `bytes` bytes at most.
-    pub(super) fn blocks(&self, bytes: usize) -> Vec<Part> {
+    pub(super) fn blocks(&self, bytes: usize) -> Vec<BlockRows> {
         self.cut(bytes, 0, u64::MAX)
     }
 
     /// The same of queries, each of which takes some bytes besides.
-    pub(super) fn blocks_beside(&self, bytes: usize, beside: usize) -> Vec<Part> {
+    pub(super) fn blocks_beside(&self, bytes: usize, beside: usize) -> Vec<BlockRows> {
         let most = match &self.source {
             Source::Dense(_) => DENSE_QUERIES,
             Source::Sparse(..) => SPARSE_QUERIES,
@@ -270,7 +270,7 @@ impl<T: Real> Blocks<T> {
         self.cut(bytes, beside, most)
     }
 
-    fn cut(&self, bytes: usize, beside: usize, most: u64) -> Vec<Part> {
+    fn cut(&self, bytes: usize, beside: usize, most: u64) -> Vec<BlockRows> {
         match &self.source {
             Source::Dense(x) => {
                 let each = self.size(1, x.cols()) - HEADER_BYTES + beside;
@@ -278,7 +278,7 @@ impl<T: Real> Blocks<T> {
                 let parts = cut(0..x.rows(), (room as u64).clamp(1, most));
                 parts
                     .into_iter()
-                    .map(|rows| Part {
+                    .map(|rows| BlockRows {
                         first: rows.start,
                         rows: rows.end - rows.start,
                         entries: (rows.end - rows.start) * x.cols(),
@@ -287,7 +287,7 @@ impl<T: Real> Blocks<T> {
                     .collect()
             }
             Source::Sparse(_, lines) => {
-                let mut parts = Vec::<Part>::new();
+                let mut parts = Vec::<BlockRows>::new();
                 for group in lines.iter() {
                     let (rows, entries) = sparse::measures(group);
                     match parts.last_mut() {
@@ -301,7 +301,7 @@ impl<T: Real> Blocks<T> {
                             part.entries += entries;
                             part.lines.push(group.clone());
                         }
-                        _ => parts.push(Part {
+                        _ => parts.push(BlockRows {
                             first: group[0].lines().start,
                             rows,
                             entries,
@@ -314,8 +314,9 @@ impl<T: Real> Blocks<T> {
         }
     }
 
-    /// A plan that reads a part and leaves its block in a slot. `origin` is the number of the rank's first row.
-    pub(super) fn load(&self, part: &Part, slot: Arc<dyn Slot>, origin: u64) -> Plan {
+    /// A plan that reads rows and leaves their block in a slot. `origin` is the number of the first row of
+    /// the rank.
+    pub(super) fn load(&self, part: &BlockRows, slot: Arc<dyn Slot>, origin: u64) -> Plan {
         let mut plan = Plan::new("read a block");
         let header = Header {
             bytes: self.bytes(part) as u64,
@@ -340,7 +341,7 @@ impl<T: Real> Blocks<T> {
         &self,
         plan: &mut Plan,
         x: &Operand,
-        part: &Part,
+        part: &BlockRows,
         slot: Arc<dyn Slot>,
         places: &Places,
     ) {
@@ -349,7 +350,7 @@ impl<T: Real> Blocks<T> {
         let several = (LOAD_BYTES / row_bytes.max(1)).max(1);
         for rows in cut(part.first..part.first + part.rows, several) {
             let at = (rows.start - part.first) as usize;
-            let piece = dense::Part::new(plan, x, rows.clone());
+            let piece = dense::SideRows::new(plan, x, rows.clone());
             let (squares_at, values_at) = (
                 places.squares + 8 * at,
                 places.values + at * d * size_of::<T>(),
@@ -377,14 +378,14 @@ impl<T: Real> Blocks<T> {
         &self,
         plan: &mut Plan,
         x: &Sparse,
-        part: &Part,
+        part: &BlockRows,
         slot: Arc<dyn Slot>,
         places: &Places,
     ) {
         let (mut row, mut entry) = (0, 0);
         for lines in &part.lines {
             let (rows, entries) = sparse::measures(lines);
-            let piece = sparse::Part {
+            let piece = sparse::SideRows {
                 name: x.name().into(),
                 first: lines[0].lines().start,
                 line: lines[0].lines().start,

@@ -62,7 +62,7 @@ pub(crate) struct Frame {
     pub(crate) reads: Range<usize>,
 }
 
-pub(crate) struct Layout {
+pub(crate) struct GatherLayout {
     pub(crate) extents: Vec<Extent>,
     pub(crate) reads: Vec<Read>,
     pub(crate) frames: Vec<Frame>,
@@ -99,17 +99,17 @@ struct Key {
     item: u32,
 }
 
-impl Layout {
+impl GatherLayout {
     /// # Errors
     /// [`Error::OutOfRange`] for an item that is not inside its extent.
-    pub(crate) fn new(items: &[Item<'_>], shape: Shape) -> Result<Layout> {
+    pub(crate) fn new(items: &[Item<'_>], shape: Shape) -> Result<GatherLayout> {
         let (extents, keys) = sorted(items)?;
         let nowhere = Place {
             start: 0,
             len: 0,
             read: NO_READ,
         };
-        let mut layout = Layout {
+        let mut layout = GatherLayout {
             extents,
             reads: Vec::new(),
             frames: Vec::new(),
@@ -302,7 +302,7 @@ mod tests {
         ) {
             let extents = extents(&[5701, 6000], 1 << power);
             let items: Vec<Item<'_>> = wanted.iter().map(|&(extent, offset, len)| Item { extent: &extents[extent], offset, len }).collect();
-            let layout = Layout::new(&items, Shape { gap, request_bytes, frame_bytes: 1 << most }).unwrap();
+            let layout = GatherLayout::new(&items, Shape { gap, request_bytes, frame_bytes: 1 << most }).unwrap();
             let mut seen = vec![false; items.len()];
             for (index, read) in layout.reads.iter().enumerate() {
                 prop_assert_eq!((read.offset | read.len as u64 | read.at as u64) % (1 << power), 0);
@@ -342,7 +342,7 @@ mod tests {
             offset,
             len: 512,
         };
-        let layout = Layout::new(
+        let layout = GatherLayout::new(
             &[at(4096), at(0), at(512), at(4096), at(1536)],
             Shape {
                 gap: 512,
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn items_outside_are_named() {
         let extents = extents(&[1000], 512);
-        let error = Layout::new(
+        let error = GatherLayout::new(
             &[Item {
                 extent: &extents[0],
                 offset: 990,
@@ -378,7 +378,7 @@ mod tests {
             "memory: 11 bytes at offset 990 are not inside its 1000 bytes"
         );
         assert!(
-            Layout::new(
+            GatherLayout::new(
                 &[Item {
                     extent: &extents[0],
                     offset: u64::MAX,
