@@ -24,7 +24,7 @@ ISLE = "ISLE in memory"
 ISLE_PROGRAM = "$OUTCORE_ISLE/ISLETrain"
 """Built by the user; see PROTOCOL.md."""
 TIMEOUT_S = 1200
-"""Of a rival: the corpus is one on which the slowest needs no longer. Three rounds of `topics` take two and a half hours at most."""
+"""Of a rival: the slowest needs no longer for this corpus. Three rounds of `topics` take two and a half hours at most."""
 RIVALS = {
     "gensim": ("gensim LdaMulticore in memory", "topics.gensim_lda"),
     "tomotopy": ("tomotopy LDAModel in memory", "topics.tomotopy_lda"),
