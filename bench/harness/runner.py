@@ -58,7 +58,6 @@ PACKAGES = {
     "faiss",
     "gensim",
     "h5py",
-    "primme",
     "pyarrow",
     "rocksdict",
     "sparse_dot_topn",
@@ -295,6 +294,8 @@ def check_needs(case: Case) -> None:
     for package in PACKAGES & set(case.needs):
         if find_spec(package) is None:
             raise Skip(f"{package} is not installed; make rivals does that")
+    if "primme" in case.needs and find_spec("primme") is None:
+        raise Skip("primme is not installed; pip compiles it against a BLAS, so make rivals does not")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):
         raise Skip("Java or pyspark is not installed; make rivals installs pyspark")
     if "rivals" in case.needs and not (ROOT / RIVALS).exists():

@@ -29,8 +29,8 @@ OURS = ("krylov", "randomized", "auto")
 RIVALS = ("arpack", "propack", "scikit-learn", "primme")
 ITERATIONS = (1, 2, 4, 7, 10, 15, 20, 30)
 ASKED = {"arpack": (1.0, 1.5), "propack": (1.0, 1.5, 2.0)}
-"""Powers of our tolerance: ARPACK's is of eigenvalues of A^T A and relative to each, PROPACK's of singular values, whose errors are
-squares of those of vectors."""
+"""Powers of our tolerance: ARPACK's is of eigenvalues of A^T A and relative to each, PROPACK's of singular values, whose errors
+are squares of those of vectors."""
 MODULES = {"scikit-learn": "sklearn", "primme": "primme"}
 
 
@@ -117,11 +117,10 @@ def _rival(case: dict[str, Any], a: Any) -> tuple[Any, float, dict[str, Any]]:
         tries = [({"iterations": n}, partial(randomized_svd, a, count, n_iter=n, random_state=0)) for n in ITERATIONS]
     for facts, search in tries:
         began = time.perf_counter()
-        found = search()
-        seconds = time.perf_counter() - began
-        if _residual(a, found) <= tol:
+        result = search(), time.perf_counter() - began, facts
+        if _residual(a, result[0]) <= tol:
             break
-    return found, seconds, facts
+    return result
 
 
 def _in_memory(path: str) -> Any:
