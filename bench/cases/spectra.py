@@ -224,7 +224,7 @@ def many(context: Context) -> Case:
         notes=(RESIDUAL_NOTE,),
         measures=(
             Measure(OURS, "residual", "residuals, by what they may be", at_most=1.0),
-            Measure(OURS, "bytes_of_plan", "bytes of the matrix that a pass read, by those of the plan", at_most=1.02),
+            Measure(OURS, "bytes_of_plan", "bytes read and reused, by those of the plans", at_most=1.02),
         ),
     )
 
