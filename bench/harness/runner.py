@@ -53,6 +53,20 @@ LARGEST_ERROR = 10.0
 
 NO_FIO = "fio is not installed; it comes with the system's package manager"
 
+PACKAGES = {
+    "dask_ml",
+    "faiss",
+    "gensim",
+    "h5py",
+    "pyarrow",
+    "rocksdict",
+    "sparse_dot_topn",
+    "tomotopy",
+    "torch",
+    "zarr",
+}
+"""What cases may need, as it is imported."""
+
 EXAMPLES = {
     "example": ["-p", "outcore-engine", "--example", "stream_and_gather"],
     "look_up": ["-p", "outcore", "--example", "look_up"],
@@ -277,9 +291,11 @@ def without_device(case: Case) -> Case:
 def check_needs(case: Case) -> None:
     if "cc" in case.needs and shutil.which("cc") is None:
         raise Skip("no C compiler is installed")
-    for package in ("torch", "dask_ml", "pyarrow", "h5py", "zarr", "rocksdict", "faiss", "sparse_dot_topn", "gensim", "tomotopy"):
-        if package in case.needs and find_spec(package) is None:
+    for package in PACKAGES & set(case.needs):
+        if find_spec(package) is None:
             raise Skip(f"{package} is not installed; make rivals does that")
+    if "primme" in case.needs and find_spec("primme") is None:
+        raise Skip("primme is not installed; pip compiles it against a BLAS, so make rivals does not")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):
         raise Skip("Java or pyspark is not installed; make rivals installs pyspark")
     if "rivals" in case.needs and not (ROOT / RIVALS).exists():

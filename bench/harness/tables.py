@@ -191,7 +191,15 @@ def run_section(run: Case) -> str:
     heads = ["leg", run["unit"], "lowest to highest", "rounds", "GiB read", "GiB written", "of the bound's bytes"]
     heads += ["of the bound", "cores busy", "peak memory", "unevenness"]
     rows = [leg_row(run, leg) for leg in run["legs"]]
-    told = [*limit_notes(run), *run["notes"], *sweep_notes(run), *prepare_notes(run), *variance_notes(run), *topic_notes(run)]
+    told = [
+        *limit_notes(run),
+        *run["notes"],
+        *sweep_notes(run),
+        *prepare_notes(run),
+        *variance_notes(run),
+        *topic_notes(run),
+        *residual_notes(run),
+    ]
     notes = [f"- {note}" for note in told]
     began = f"### {run['case']}, {run['started'][:16].replace('T', ' ')}"
     tables = [table(heads, rows), *parts_table(run)]
@@ -314,6 +322,16 @@ def topic_notes(case: Case) -> list[str]:
         npmi, diversity = results.first(leg, "npmi"), results.first(leg, "diversity")
         if npmi is not None:
             notes.append(f"{leg['name']}: NPMI {npmi:.3f} on documents held out, diversity {diversity:.2f}.")
+    return notes
+
+
+def residual_notes(case: Case) -> list[str]:
+    notes = []
+    for leg in case["legs"]:
+        residual, passes = results.first(leg, "residual"), results.first(leg, "passes")
+        if residual is not None:
+            told = f", {passes} passes" if passes is not None else ""
+            notes.append(f"{leg['name']}: residuals up to {residual:.2g} of what they may be{told}.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Topics: outcore's, scikit-learn's, gensim's and tomotopy's, measured alike on documents that none of them has seen.
+"""Topics: outcore's, scikit-learn's, gensim's, tomotopy's and ISLE's, measured alike on documents that none of them has seen.
 
 What a rival reads is made before the clock starts, in the form that it wants; the clock stops when it has its topics.
 """
@@ -6,7 +6,11 @@ What a rival reads is made before the clock starts, in the form that it wants; t
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +99,32 @@ def tomotopy_lda(spec: Spec) -> Result:
     return timed(spec, call)
 
 
+def isle(spec: Spec) -> Result:
+    """The program of ISLE in a process of its own. What counts is what it tells of its steps, without reading entries."""
+    x = sparse.load(learned(spec)).tocoo()
+    Path(spec["scratch"]).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=spec["scratch"]) as folder:
+        entries, words = Path(folder, "entries"), Path(folder, "words")
+        np.savetxt(entries, np.column_stack([x.row + 1, x.col + 1, x.data]).astype(int), fmt="%d")
+        words.write_text("\n".join(f"word{number}" for number in range(1, x.shape[1] + 1)) + "\n")
+        sizes = (x.shape[1], x.shape[0], x.nnz, spec["k"])
+        command = [os.path.expandvars(spec["program"]), entries, words, folder, *sizes, *(0, 0, 0), *(0, 0)]
+        told = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        found = list(Path(folder).glob("log*/topics.f32"))
+        if told.returncode != 0 or len(found) != 1:
+            raise SystemExit(f"ISLE found no topics: {(told.stderr or told.stdout).strip()[-500:]}")
+        topics = np.fromfile(found[0], "f4").reshape(spec["k"], -1)
+    return {**checked(spec, topics), "seconds": [seconds_told(told.stdout)]}
+
+
+def seconds_told(output: str) -> float:
+    """Of the steps from thresholds to topics, by the clock on the wall."""
+    steps = re.findall(r"Time for (.*?)\.*[\d.e+-]+s\(user\)  ([\d.e+-]+)s\(sys\)", output)
+    names = [name for name, _ in steps]
+    first, last = names.index("Computing thresholds"), names.index("Constructing topic vectors")
+    return sum(float(seconds) for _, seconds in steps[first : last + 1])
+
+
 def cores() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -110,10 +140,14 @@ def timed(spec: Spec, call: Callable[[], Array]) -> Result:
         found[:] = [np.asarray(call())]
 
     told = sampled(kept)
+    return {**told, **checked(spec, found[0])}
+
+
+def checked(spec: Spec, found: Array) -> Result:
     held_out = sparse.load(f"{spec['a']}/held-out")
-    if found[0].shape != (spec["k"], held_out.shape[1]) or not (found[0] >= 0).all():
+    if found.shape != (spec["k"], held_out.shape[1]) or not (found >= 0).all():
         raise SystemExit("these are no topics")
-    return {**told, "npmi": npmi(held_out, found[0]), "diversity": diversity(found[0])}
+    return {"npmi": npmi(held_out, found), "diversity": diversity(found)}
 
 
 def npmi(counts: Any, topics: Array) -> float:

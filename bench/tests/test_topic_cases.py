@@ -1,6 +1,7 @@
 """Topics: documents are split before words are chosen, every contestant learns of the same ones, and all are measured alike."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,27 @@ def test_what_are_no_topics_is_refused(root: Path) -> None:
             topics.timed(spec, lambda wrong=wrong: wrong)
 
 
+def test_steps_of_isle_are_added_up_from_thresholds_to_topics() -> None:
+    steps = {
+        "Populating CSC": 9,
+        "Computing thresholds": 1.5,
+        "k-means on B": 2e-05,
+        "Constructing topic vectors": 1,
+        "Output": 7,
+    }
+    told = "\n".join(f"Time for {name:.<40}{3}s(user)  {seconds}s(sys)" for name, seconds in steps.items())
+    assert topics.seconds_told(f"said between\n{told}\n") == pytest.approx(2.50002)
+
+
+@pytest.mark.skipif("OUTCORE_ISLE" not in os.environ, reason="$OUTCORE_ISLE names no folder with ISLETrain")
+def test_isle_finds_topics(root: Path, tmp_path: Path) -> None:
+    spec = {"a": str(root / REAL.path), "k": 5, "program": "$OUTCORE_ISLE/ISLETrain", "scratch": str(tmp_path / "scratch")}
+    found = topics.isle(spec)
+    assert json.dumps(found) and found["seconds"][0] > 0 and found["npmi"] > 0
+
+
 def test_cases_have_the_sizes_of_the_protocol() -> None:
-    for name in ("topics", "topics-gensim", "topics-tomotopy"):
+    for name in ("topics", "topics-gensim", "topics-tomotopy", "topics-isle"):
         built = BUILDERS[name](Context("x"))
         assert built.legs[0].spec["k"] == 100 and built.comparisons[0].at_least == 1.0
         assert built.files == BUILDERS["topics"](Context("x")).files
