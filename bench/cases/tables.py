@@ -23,6 +23,8 @@ CORE = (os.cpu_count() or 1) - 1
 """The first one has most of the machine's interrupts."""
 BAGS_MEMORY, LEAST_BAGS_MEMORY, TIMES = 64 * MIB, 16 * MIB, 4
 """The rows of a trace have at least 4 times the bytes of our cache, and their pages 4 times those of the process limit."""
+BAGS_SECONDS, BAGS_TIMEOUT_S = 4.0, 90.0
+"""Of a leg's warm-up, and once more of what is timed."""
 BATCH, LEAST_BATCHES = {"RMC1": 64, "RMC2": 32, "RMC3": 128}, 48
 """The first half of the batches warms caches up."""
 NEW_SHARE, SPARE = 0.12, 1.1
@@ -32,18 +34,31 @@ PAGE_BYTES = 4 * KIB
 TRAIN_BATCH, TRAIN_STEPS = 512, 16
 """The first half of the steps warms caches up."""
 
-MODEL_BATCH, MODEL_AHEAD, MODEL_SECONDS = 64, 8, 3.0
+MODEL_BATCH, MODEL_AHEAD, MODEL_SECONDS, MODEL_TIMEOUT_S = 64, 8, 3.0, 120.0
+MODEL_BATCHES, MODEL_LOOKUPS = 400, 10_000_000
+"""Batches for some seconds of a model that has not too many look-ups."""
 NETWORK_THREADS = ({"network_threads": 1}, {"network_threads": 2})
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads of OpenMP that wait for work keep no core busy."""
+MODEL_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "MALLOC_MMAP_THRESHOLD_": "1000000",
+    "MALLOC_TRIM_THRESHOLD_": "2000000",
+}
+"""Of all legs of a model, and of the trials that find what their imports take.
+
+Threads of OpenMP that wait for work keep no core busy. glibc maps blocks that are longer than the first threshold one by one, and
+gives them back; by itself it raises that to the longest block that was given back, up to 32 MB, and the second to twice that
+(mallopt(3)). Then tensors come from a heap with gaps: that of DIN's network grows to 118 MB, where it needs 14, by how long the
+network runs, so no trial tells how much is to be allowed for it.
+"""
 UNIFORM_SHARE = 0.4
 """Of look-ups, at least, that are of rows on pages not yet touched, until nearly all are."""
 HOT_BATCH, HOT_SHARE, HOT_STEPS, HOT_KNOWN = 64, 0.05, 2, 16
 HOT_REUSE = {"2021": 6.9, "2022": 12.7}
 """Look-ups of a row, by the published histograms of a year."""
 
-MAP_TIMEOUT_S = 90.0
-"""Where the kernel reads ahead, each of 40,000 faults of a batch may read megabytes."""
+MAP_ROWS = 2560
+"""Looked up at a time where the kernel reads ahead: each of the 40,000 faults of a batch may read megabytes, and take
+milliseconds."""
 
 OURS, NO_CACHE = "outcore", "outcore, no cache"
 MAP, MAP_RANDOM = "torch.nn.EmbeddingBag on a memory map", "the same, MADV_RANDOM"
@@ -98,11 +113,11 @@ def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
         "folder": trace.path,
         "memory": memory,
         "cache": cache,
-        "seconds": context.seconds(SECONDS),
+        "seconds": context.seconds(BAGS_SECONDS),
     }
 
-    def leg(name: str, mode: str, *, timeout_s: float = 600.0, **more: Any) -> Leg:
-        return Leg(name, "tables.bags", {**spec, "mode": mode, **more}, limited=True, timeout_s=timeout_s)
+    def leg(name: str, mode: str, **more: Any) -> Leg:
+        return Leg(name, "tables.bags", {**spec, "mode": mode, **more}, limited=True, timeout_s=BAGS_TIMEOUT_S)
 
     a_page = PAGE_BYTES // MODELS[model].row_bytes
     rows_bytes = trace.touched_bytes // a_page
@@ -115,7 +130,7 @@ def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
         [
             leg(OURS, "ours"),
             leg(NO_CACHE, "ours", cache=0),
-            leg(MAP, "torch", timeout_s=MAP_TIMEOUT_S),
+            leg(MAP, "torch", samples=max(1, MAP_ROWS // MODELS[model].lookups)),
             leg(MAP_RANDOM, "torch", random=True),
             leg(PAGES, "pages"),
             leg(ROCKSDB, "rocksdb"),
@@ -132,8 +147,10 @@ def bags(context: Context, model: str, k: int, *, fits: bool = False) -> Case:
         limit_over_bytes=memory,
         needs=("rocksdict",),
         notes=(
-            "The rate counts row numbers looked up. Half of the batches warm caches up; the sums of the first one after them are "
-            "checked.",
+            f"The rate counts row numbers looked up. Half of the batches warm caches up, or {BAGS_SECONDS:g} s; the sums of the "
+            "first one after them are checked.",
+            f"On a memory map on which the kernel reads ahead, a part of a batch is looked up at a time: {MAP_ROWS:,} rows or a "
+            "sample.",
             f"Of the {a_page} rows of a page one is looked up, so memory that holds rows has up to {a_page} times as many useful "
             "ones as memory that holds pages. Where rows that are looked up lie together, the difference is smaller.",
             *(("All rows fit our cache: the result is an upper bound of what a cache of rows gains.",) if fits else ()),
@@ -188,7 +205,8 @@ def model(context: Context, name: str, kind: str) -> Case:
     memory = max(LEAST_BAGS_MEMORY, int(BAGS_MEMORY * min(1.0, context.scale)))
     limit, shape = memory + 64 * MIB, MODELS[name]
     pages = TIMES * limit // PAGE_BYTES
-    batches = max(LEAST_BATCHES, math.ceil(SPARE * pages / (UNIFORM_SHARE * MODEL_BATCH * shape.lookups)))
+    touching = math.ceil(SPARE * pages / (UNIFORM_SHARE * MODEL_BATCH * shape.lookups))
+    batches = max(LEAST_BATCHES, touching, min(MODEL_BATCHES, MODEL_LOOKUPS // (MODEL_BATCH * shape.lookups)))
     trace = BagTrace(context.path(f"model-{name}-{kind}"), name, kind, pages * PAGE_BYTES, batches, MODEL_BATCH)
     check_room(context, 2 * trace.touched_bytes)
     spec: dict[str, Any] = {
@@ -202,7 +220,8 @@ def model(context: Context, name: str, kind: str) -> Case:
     }
 
     def leg(name: str, mode: str, **more: Any) -> Leg:
-        return Leg(name, "tables.model", {**spec, "mode": mode}, limited=True, **more)
+        limits = {"limited": True, "timeout_s": MODEL_TIMEOUT_S, "environment": MODEL_ENVIRONMENT}
+        return Leg(name, "tables.model", {**spec, "mode": mode}, **limits, **more)
 
     return Case(
         f"model-{name}-{kind.replace('=', '')}",
@@ -210,8 +229,8 @@ def model(context: Context, name: str, kind: str) -> Case:
         f"{trace.touched_bytes >> 20} MiB, budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
         "IOPS",
         [
-            leg(OURS, "model", sweep=NETWORK_THREADS, sweep_s=MODEL_SECONDS, environment=PASSIVE),
-            leg(NETWORK, "network", sweep=NETWORK_THREADS, sweep_s=MODEL_SECONDS, environment=PASSIVE),
+            leg(OURS, "model", sweep=NETWORK_THREADS, sweep_s=MODEL_SECONDS),
+            leg(NETWORK, "network", sweep=NETWORK_THREADS, sweep_s=MODEL_SECONDS),
             leg(LOOK_UPS, "look-ups"),
             *limit_legs(context, SECTOR),
         ],
@@ -232,7 +251,8 @@ def model(context: Context, name: str, kind: str) -> Case:
         notes=(
             f"The rate counts samples; {MODEL_AHEAD} batches are looked up ahead. Half of the batches warm caches up, or "
             "as many as there is time for. OpenMP's threads sleep while they wait; its default takes a core from the look-ups.",
-            "What the network computes with is allowed beside the budget, as its imports are.",
+            "What the network computes with is allowed beside the budget, as its imports are; glibc maps blocks of a megabyte or "
+            "more one by one for all legs.",
         ),
     )
 

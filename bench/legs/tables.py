@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import mmap
 import os
 import time
 from collections import deque
@@ -85,34 +86,44 @@ def rows(spec: Spec) -> Result:
 
 
 def bags(spec: Spec) -> Result:
-    """Sums of the bags of a trace, batch after batch, as many as there is time for."""
+    """Sums of the bags of a trace, batch after batch, as many as there is time for.
+
+    `samples`: how many of a batch are looked up at a time, all of them otherwise.
+    """
     told = json.loads(Path(spec["trace"]).read_text())
     ids = np.load(spec["ids"], mmap_mode="r")
-    ends = np.cumsum([told["batch_size"] * count for count in told["lookups"]])
-    # One batch in memory at a time: all of them would take most of what the process may have.
-    batches = (np.split(np.array(batch), ends[:-1]) for batch in ids)
-    warm = len(ids) // 2
-    paths = told["paths"]
+    size, lookups, paths = told["batch_size"], told["lookups"], told["paths"]
+    ends = np.cumsum([size * count for count in lookups])
+    at_once = spec.get("samples", size)
+
+    def parts() -> Iterator[list[Array]]:
+        # One batch in memory at a time: all of them would take most of what the process may have.
+        for batch in ids:
+            samples = [part.reshape(size, -1) for part in np.split(np.array(batch), ends[:-1])]
+            for first in range(0, size, at_once):
+                yield [part[first : first + at_once].ravel() for part in samples]
+
+    batches, warm = parts(), len(ids) // 2 * -(-size // at_once)
     cold(paths)
     sums: Sums = CONTESTANTS[spec["mode"]](paths, told["dim"], spec)
     error, seconds, done, cpu = 0.0, 0.0, 0, 0.0
     began = time.perf_counter()
     for batch in itertools.islice(batches, warm):
-        sums(batch, told["batch_size"], told["lookups"])
+        sums(batch, batch[0].size // lookups[0], lookups)
         if time.perf_counter() - began > spec["seconds"]:
             break
     for batch in batches:
         started, used = time.perf_counter(), processor_seconds()
-        found = sums(batch, told["batch_size"], told["lookups"])
+        found = sums(batch, batch[0].size // lookups[0], lookups)
         seconds += time.perf_counter() - started
         cpu += processor_seconds() - used
-        done += 1
-        if done == 1:
-            error = worst(found, batch, paths, told["lookups"])
+        if not done:
+            error = worst(found, batch, paths, lookups)
+        done += sum(part.size for part in batch)
         if seconds > spec["seconds"]:
             break
-    facts = getattr(sums, "facts", dict)()
-    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done * len(ids[0])), "batches": done, "error": error, **facts}
+    facts = {"batches": done / len(ids[0]), "error": error, **getattr(sums, "facts", dict)()}
+    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done), **facts}
 
 
 def hot(spec: Spec) -> Result:
@@ -187,7 +198,8 @@ def hot_in_memory(spec: Spec) -> Result:
 def model(spec: Spec) -> Result:
     """A recommender over a trace: batches are looked up while the network computes those before.
 
-    Modes `network` and `look-ups`: one without the other. The network's sums are then those of one batch, in memory.
+    Modes `network` and `look-ups`: one without the other. The network's sums are then those of one batch, in memory, as often as
+    there is time for.
     """
     import outcore as oc
     import torch
@@ -210,8 +222,7 @@ def model(spec: Spec) -> Result:
 
     def sums() -> Iterator[list[Array]]:
         if spec["mode"] == "network":
-            yield from itertools.repeat(submit(0).result(), len(ids))
-            return
+            yield from itertools.repeat(submit(0).result())
         coming = deque(submit(number) for number in range(spec["ahead"]))
         for number in range(len(ids)):
             yield coming.popleft().result()
@@ -246,7 +257,8 @@ def worst(found: Sequence[Array], batch: Sequence[Array], paths: Sequence[str], 
     """The largest error of some bags, over eps times the sum of the rows' absolute values: about 1 at most when right."""
     error = 0.0
     for rows, ids, path, count in zip(found, batch, paths, lookups, strict=True):
-        table = np.load(path, mmap_mode="r")
+        table: Any = np.load(path, mmap_mode="r")
+        table._mmap.madvise(mmap.MADV_RANDOM)
         for bag in (0, len(rows) - 1):
             added = table[np.asarray(ids[bag * count : (bag + 1) * count])].astype(np.float64)
             size = np.finfo(np.float32).eps * np.abs(added).sum(0)
@@ -320,8 +332,6 @@ class Torch:
     """`torch.nn.EmbeddingBag` on memory maps."""
 
     def __init__(self, paths: Sequence[str], dim: int, spec: Spec) -> None:
-        import mmap
-
         import torch
 
         self.torch = torch

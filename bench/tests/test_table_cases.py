@@ -9,7 +9,7 @@ import pytest
 from outcore.embedding_bench.models import MODELS
 
 from cases import BUILDERS
-from cases.tables import BATCH, HOT_REUSE, MODEL_BATCH, NO_CACHE, OURS, TIMES, bag_trace
+from cases.tables import BATCH, HOT_REUSE, MAP, MODEL_BATCH, NO_CACHE, OURS, TIMES, bag_trace
 from harness import runner, traces
 from harness.model import GIB, KIB, MIB, BagTrace, Context, Skip
 from legs import tables
@@ -38,7 +38,15 @@ def test_rows_exceed_our_cache_and_pages_exceed_the_limit(trace: BagTrace) -> No
 
 @pytest.mark.parametrize(
     ("mode", "more"),
-    [("ours", {}), ("ours", {"cache": 0}), ("torch", {}), ("torch", {"random": True}), ("pages", {}), ("rocksdb", {})],
+    [
+        ("ours", {}),
+        ("ours", {"cache": 0}),
+        ("torch", {}),
+        ("torch", {"random": True}),
+        ("torch", {"samples": 50}),
+        ("pages", {}),
+        ("rocksdb", {}),
+    ],
 )
 def test_every_contestant_adds_up_the_same_rows(trace: BagTrace, mode: str, more: dict[str, Any]) -> None:
     for module in tables.IMPORTS.get(mode, ()):
@@ -72,6 +80,7 @@ def test_cases_have_the_sizes_of_the_protocol(model: str, k: int) -> None:
     assert rows_bytes >= 4 * 32 * MIB and trace.touched_bytes >= 4 * 128 * MIB
     # Tables, and a database of up to twice their size while it is made.
     assert 4 * trace.touched_bytes < 20e9
+    assert 1000 < legs[MAP].spec["samples"] * MODELS[model].lookups < 4000
     with pytest.raises(Skip, match="no room"):
         BUILDERS[case.name](Context("x", room_bytes=5 * GIB))
 
@@ -89,8 +98,11 @@ def test_a_model_looks_up_what_its_network_needs(tmp_path: Path, name: str, kind
     traces.make(made, Path("/"))
     paths = {"trace": made.facts_path, "ids": made.ids_path, "folder": made.path}
     spec = {**paths, "model": name, "memory": 32 * MIB, "cache": CACHE, "seconds": 60.0, "ahead": 3, "network_threads": 1}
-    found = {mode: tables.model({**spec, "mode": mode}) for mode in ("model", "network", "look-ups")}
+    found = {mode: tables.model({**spec, "mode": mode}) for mode in ("model", "look-ups")}
     assert all(one["error"] < runner.LARGEST_ERROR and one["work"] == 5 * 8 for one in found.values())
+    # The network alone has its sums in memory, and goes on for as long as is asked.
+    found["network"] = tables.model({**spec, "mode": "network", "seconds": 0.05})
+    assert found["network"]["error"] < runner.LARGEST_ERROR and found["network"]["seconds"][0] >= 0.05
     assert found["model"]["reads"] > 0 and found["look-ups"]["reads"] > 0 and "reads" not in found["network"]
 
 
@@ -102,6 +114,7 @@ def test_pages_of_a_model_exceed_the_limit(name: str, kind: str) -> None:
     assert isinstance(made, BagTrace) and made.touched_bytes >= TIMES * 128 * MIB and made.batch_size == MODEL_BATCH
     spec, _ = traces.spec_of(made)
     assert spec.table_bytes >= made.touched_bytes and spec.lookups == MODELS[name].lookups
+    assert len({tuple(leg.environment.items()) for leg in case.legs if leg.limited}) == 1
 
 
 @pytest.mark.parametrize("year", HOT_REUSE)

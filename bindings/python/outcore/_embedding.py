@@ -41,6 +41,8 @@ class Statistics:
     """Of those, the rows that were in memory."""
     units_read: int
     """What was read of it: rows, or pages of a packed table."""
+    replicas_lost: int
+    """Rows that were read from their own pages because a page of replicas was damaged or could not be read."""
     cached_rows: int
     """Rows that are in memory."""
     cache_rows: int

@@ -124,7 +124,7 @@ def bench_embedding(
         with open(results, "w") as file:
             json.dump(found, file, indent=1)
     enough = _enough(found) if ladder else []
-    drawn = [] if split else _drawn(found, figures, asked)
+    drawn = _drawn(found, figures, asked)
     if as_json:
         say({"results": found, "figures": drawn, **({"enough": enough} if ladder else {})}, True)
     else:
@@ -257,7 +257,7 @@ def _drawn(found: list[dict[str, Any]], figures: str | None, asked: list[str]) -
     if figures is None:
         return []
     try:
-        from .embedding_bench.figures import draw, draw_hit_rates, draw_latencies
+        from .embedding_bench.figures import draw, draw_hit_rates, draw_latencies, draw_splits
     except ImportError as missing:
         raise click.ClickException(str(missing)) from missing
     if asked == ["--rate"]:
@@ -266,6 +266,8 @@ def _drawn(found: list[dict[str, Any]], figures: str | None, asked: list[str]) -
         from .embedding_bench.ladder import WITHIN
 
         return draw_hit_rates(found, figures, WITHIN)
+    if asked == ["--split"]:
+        return draw_splits(found, figures)
     return draw(found, figures)
 
 

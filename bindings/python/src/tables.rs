@@ -130,13 +130,15 @@ impl Tables {
         ))
     }
 
-    /// Row numbers looked up, those found in memory, units read, rows in memory, rows that have room.
-    fn statistics(&self, table: usize) -> PyResult<(u64, u64, u64, u64, u64)> {
+    /// Row numbers looked up, those found in memory, units read, rows whose replica was lost, rows in memory, rows
+    /// that have room.
+    fn statistics(&self, table: usize) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
         let known = self.0.get()?.statistics(table);
         Ok((
             known.looked_up,
             known.hits,
             known.units_read,
+            known.replicas_lost,
             known.cached_rows,
             known.cache_rows,
         ))

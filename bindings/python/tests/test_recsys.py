@@ -784,15 +784,33 @@ def test_splits_are_compared_while_popularity_is_steady_and_where_it_changes(tmp
         bench_splits([spec], {}, 0.5, **given)
 
 
+def test_splits_are_drawn_by_case_with_the_ratio_to_the_best_one() -> None:
+    pytest.importorskip("matplotlib")
+    from outcore.embedding_bench.figures import SPLITS, splits
+
+    misses = {"misses_first_simulated": 50.0, "misses_best": 20, "misses_running": 25}
+    case = {"model": "RMC1", "batch_size": 64, "traces": ["uniform", "K=1"], "lookups": 100, **misses}
+    (axes,) = splits([{**case, "popularity": popularity} for popularity in ("steady", "changes")]).axes
+    assert [bar.get_height() for bar in axes.patches] == [0.5, 0.5, 0.2, 0.2, 0.25, 0.25]
+    assert [text.get_text() for text in axes.texts] == ["2.50", "2.50", "1.25", "1.25"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["RMC1\nsteady", "RMC1\nchanges"]
+    legend = axes.get_figure().legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == list(SPLITS.values())
+    none = splits([{**case, "popularity": "steady", "misses_best": 0}]).axes[0]
+    assert not none.texts
+
+
 def test_the_command_compares_splits(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     from outcore._embedding_bench_commands import bench_embedding
 
     given = [str(tmp_path), "--scratch", str(tmp_path), "--memory", "32MiB", "--model", "NCF", "--scale", "0.005"]
     given += ["--batch-size", "4", "--batches", "6", "--trace", "uniform", "--trace", "K=1", "--split", "0.5"]
-    ran = CliRunner().invoke(bench_embedding, given)
+    ran = CliRunner().invoke(bench_embedding, [*given, "--figures", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert "NCF uniform+K=1, popularity steady" in ran.output and "popularity changes" in ran.output
     assert ran.output.count("best static split") == 2
+    assert (tmp_path / "splits.png").stat().st_size > 10_000 and "splits.png" in ran.output
     ran = CliRunner().invoke(bench_embedding, [*given, "--json"])
     assert ran.exit_code == 0, ran.output
     assert [one["traces"] for one in json.loads(ran.output)["results"]] == [["uniform", "K=1"]] * 2

@@ -287,10 +287,13 @@ mod tests {
         ];
         for kind in PolicyKind::ALL {
             let mut running =
-                [0, 1].map(|_| RunningCurve::new(kind, budget_bytes / row_bytes, 1000, 40_000));
+                [0, 1].map(|_| RunningCurve::new(kind, budget_bytes / row_bytes, 1000));
             for half in &halves {
-                for (table, id) in interleaved(half) {
+                for (number, (table, id)) in interleaved(half).enumerate() {
                     running[table].add(id);
+                    if number % 80_000 == 79_999 {
+                        running.iter_mut().for_each(|running| running.age(0.5));
+                    }
                 }
                 let estimated = running.each_ref().map(|running| CacheDemand {
                     curve: running.miss_curve(),

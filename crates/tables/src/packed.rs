@@ -27,6 +27,8 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 const MAGIC: &[u8; 16] = b"outcore table\n\0\0";
 const SUM_BYTES: usize = 4;
 const VERSION: u32 = 1;
+/// Numbers of a placement that are written at once.
+const PART_LEN: usize = 1 << 14;
 /// In a slot of a page of replicas that has none.
 pub(crate) const NO_ROW: u32 = u32::MAX;
 
@@ -265,13 +267,24 @@ pub(crate) fn is_sound(page: &[u8]) -> bool {
     sum == checksum(bytes).to_le_bytes()
 }
 
-/// The bytes of a placement: the slot of each row, and the row in each slot of the pages of replicas.
-pub(crate) fn placement_bytes(slots: &[u32], replicas: &[u32]) -> Vec<u8> {
-    let numbers = slots.iter().chain(replicas);
-    let mut bytes: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
-    bytes.extend([0; SUM_BYTES]);
-    seal(&mut bytes);
-    bytes
+/// The bytes of a placement, part by part: the slot of each row, and the row in each slot of the pages of replicas.
+pub(crate) fn placement_parts<'a>(
+    slots: &'a [u32],
+    replicas: &'a [u32],
+) -> impl Iterator<Item = Vec<u8>> + 'a {
+    let mut sum = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    let numbers = slots.chunks(PART_LEN).chain(replicas.chunks(PART_LEN));
+    let mut parts = numbers.map(Some).chain([None]);
+    std::iter::from_fn(move || {
+        Some(match parts.next()? {
+            Some(numbers) => {
+                let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+                sum.update(&bytes);
+                bytes
+            }
+            None => (sum.finalize() as u32).to_le_bytes().to_vec(),
+        })
+    })
 }
 
 /// Where rows lie, from the bytes of a placement.
@@ -399,12 +412,13 @@ mod tests {
     #[test]
     fn a_placement_is_a_permutation() {
         let layout = TableLayout::new(3, 500, RowEncoding::F32, 0, true).unwrap();
-        let parsed = |slots: &[u32]| parse_placement("t", &placement_bytes(slots, &[]), &layout);
+        let bytes = |slots: &[u32]| placement_parts(slots, &[]).flatten().collect::<Vec<u8>>();
+        let parsed = |slots: &[u32]| parse_placement("t", &bytes(slots), &layout);
         assert_eq!(parsed(&[2, 0, 1]).unwrap().of_rows, [2, 0, 1]);
         for bad in [&[0, 0, 1][..], &[0, 1, 3]] {
             assert!(parsed(bad).is_err());
         }
-        let mut damaged = placement_bytes(&[2, 0, 1], &[]);
+        let mut damaged = bytes(&[2, 0, 1]);
         damaged[0] = 1;
         assert!(parse_placement("t", &damaged, &layout).is_err());
     }
@@ -423,7 +437,7 @@ mod tests {
         assert!(TableLayout::parse("t", &layout.header_page(), layout.file_bytes() - 1).is_err());
 
         let parsed = |replicas: &[u32]| {
-            let bytes = placement_bytes(&[2, 0, 1], replicas);
+            let bytes: Vec<u8> = placement_parts(&[2, 0, 1], replicas).flatten().collect();
             parse_placement("t", &bytes, &layout)
         };
         let slots = [(2, 4), (0, 5), (0, 6)].into_iter();

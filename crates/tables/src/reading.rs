@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hashbrown::HashMap;
 use outcore_core::{Error, Result};
@@ -10,8 +11,8 @@ use outcore_engine::Arrivals;
 use crate::in_flight::{Claims, Inbox, UnitKey};
 use crate::readers::CHECK_EVERY;
 use crate::served::{Served, Service};
-use crate::table::Unit;
-use crate::window::Window;
+use crate::table::{Table, Unit};
+use crate::window::{Missing, Window};
 
 /// A window whose units are being read.
 pub(crate) struct Reading<'a> {
@@ -32,6 +33,8 @@ pub(crate) struct Read {
     mine: Vec<u32>,
     /// What did not come by the arrivals.
     others: HashMap<u32, Outcome>,
+    /// Rows, by table and number, whose page of replicas is lost: what their own pages have of them.
+    from_own_pages: HashMap<(u32, u64), Outcome>,
 }
 
 type Outcome = std::result::Result<Arc<[u8]>, Arc<Error>>;
@@ -72,6 +75,7 @@ impl<'a> Reading<'a> {
             arrivals,
             mine,
             others: HashMap::new(),
+            from_own_pages: HashMap::new(),
         };
         Ok(Reading {
             set,
@@ -115,6 +119,7 @@ impl<'a> Reading<'a> {
             wait_for_all(arrivals, go_on)?;
         }
         read.verify(self.set, self.tables, go_on);
+        read.replace_replicas(self.set, self.tables, go_on);
         read.remember(self.tables);
         let numbers = OnceCell::new();
         self.claims.deliver(|key| {
@@ -149,6 +154,7 @@ impl<'a> Reading<'a> {
                 delivery.unwrap_or_else(|| set.read_again(table, &unit, go_on).map_err(Arc::new));
             read.others.insert(number, came);
         }
+        read.replace_replicas(set, tables, go_on);
         read.remember(tables);
         Ok(read)
     }
@@ -188,8 +194,21 @@ impl Read {
         missing: u32,
     ) -> std::result::Result<&[u8], Arc<Error>> {
         let missing = &self.window.missing[missing as usize];
-        let bytes = self.unit(missing.unit)?;
-        Ok(&bytes[missing.at..][..tables[missing.table as usize].table.row_bytes()])
+        let table = &tables[missing.table as usize].table;
+        Ok(&self.record(table, missing)?[..table.row_bytes()])
+    }
+
+    /// The bytes of a row that was missing, with its state.
+    fn record(&self, table: &Table, missing: &Missing) -> std::result::Result<&[u8], Arc<Error>> {
+        if let Some(came) = self.from_own_pages.get(&(missing.table, missing.row)) {
+            return came.as_deref().map_err(Arc::clone);
+        }
+        Ok(&self.unit(missing.unit)?[missing.at..][..table.record_bytes()])
+    }
+
+    /// Whether a unit was read, or is known to be lost.
+    fn has_come(&self, unit: u32) -> bool {
+        self.mine[unit as usize] != NOT_MINE || self.others.contains_key(&unit)
     }
 
     /// Reads once more, by itself, what failed together with others or has another checksum than it should.
@@ -214,6 +233,47 @@ impl Read {
         }
     }
 
+    /// Reads rows of lost pages of replicas from the pages that have every row. Of these pages, which may be many
+    /// more, one is in memory at a time.
+    fn replace_replicas(
+        &mut self,
+        set: &Service,
+        tables: &[Served],
+        go_on: &mut dyn FnMut() -> bool,
+    ) {
+        if self.others.values().all(Outcome::is_ok) {
+            return;
+        }
+        let mut lost: Vec<(u32, Unit, usize, u64)> = Vec::new();
+        for missing in &self.window.missing {
+            let (own, at) = tables[missing.table as usize].table.unit_of(missing.row);
+            let is_replica = self.window.units[missing.unit as usize].1 != own;
+            if is_replica && matches!(self.others.get(&missing.unit), Some(Err(_))) {
+                lost.push((missing.table, own, at, missing.row));
+            }
+        }
+        lost.retain(|&(table, .., row)| !self.from_own_pages.contains_key(&(table, row)));
+        lost.sort_unstable_by_key(|&(table, own, ..)| (table, own.key));
+        for of_page in lost.chunk_by(|one, next| (one.0, one.1.key) == (next.0, next.1.key)) {
+            let (number, own, ..) = of_page[0];
+            let Served {
+                table, counters, ..
+            } = &tables[number as usize];
+            counters.units.fetch_add(1, Ordering::Relaxed);
+            counters
+                .replicas_lost
+                .fetch_add(of_page.len() as u64, Ordering::Relaxed);
+            let page = set.read_again(table, &own, go_on).map_err(Arc::new);
+            for &(.., at, row) in of_page {
+                let record = match &page {
+                    Ok(page) => Ok(Arc::from(&page[at..][..table.record_bytes()])),
+                    Err(error) => Err(Arc::clone(error)),
+                };
+                self.from_own_pages.insert((number, row), record);
+            }
+        }
+    }
+
     /// Takes rows into the cache; those whose units others read follow when they have come.
     fn remember(&self, tables: &[Served]) {
         if self.window.is_to_change {
@@ -225,16 +285,15 @@ impl Read {
             .chunk_by(|one, next| one.table == next.table)
         {
             let served = &tables[of_table[0].table as usize];
-            let record_bytes = served.table.record_bytes();
             let mut cache = served.cache.changed();
             if cache.slots() == 0 || !cache.is_of(served.id) {
                 continue;
             }
             for missing in of_table {
-                let is_here = self.mine[missing.unit as usize] != NOT_MINE
-                    || self.others.contains_key(&missing.unit);
-                if is_here && let Ok(bytes) = self.unit(missing.unit) {
-                    cache.insert(missing.row, &bytes[missing.at..][..record_bytes]);
+                if self.has_come(missing.unit)
+                    && let Ok(record) = self.record(&served.table, missing)
+                {
+                    cache.insert(missing.row, record);
                 }
             }
         }

@@ -43,6 +43,7 @@ pub(crate) struct Counters {
     pub(crate) looked_up: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) units: AtomicU64,
+    pub(crate) replicas_lost: AtomicU64,
 }
 
 impl Served {

@@ -109,6 +109,8 @@ pub struct Statistics {
     pub hits: u64,
     /// Units that were read: rows, or pages of a packed table.
     pub units_read: u64,
+    /// Rows that were read from their own pages because a page of replicas was damaged or could not be read.
+    pub replicas_lost: u64,
     /// Rows that are in memory.
     pub cached_rows: u64,
     /// Rows that have room in memory.
@@ -304,6 +306,7 @@ impl TableSet {
             looked_up: counters.looked_up.load(Ordering::Relaxed),
             hits: counters.hits.load(Ordering::Relaxed),
             units_read: counters.units.load(Ordering::Relaxed),
+            replicas_lost: counters.replicas_lost.load(Ordering::Relaxed),
             cached_rows: u64::from(cache.len()),
             cache_rows: u64::from(cache.slots()),
         }

@@ -12,13 +12,17 @@ use crate::cache_split::{CacheDemand, split_cache};
 use crate::look_up::{Bagged, Feature};
 use crate::reuse::RunningCurve;
 use crate::row_cache::RowCache;
-use crate::served::Served;
+use crate::served::{Counters, Served};
 
-/// One of this many calls is counted.
-const COUNTED_CALLS: u64 = 2;
-/// Row numbers that are counted between two divisions, and that count half after as many.
-const PERIOD_LOOKUPS: u64 = 1 << 17;
-/// Memory of the curves, as a part of that of the caches.
+/// One of this many calls is counted: the former where much is missed.
+const COUNTED_CALLS: std::ops::RangeInclusive<f64> = 2.0..=64.0;
+/// Sampled row numbers that cost no more time, in all of the miniature caches, than a row that is not in memory.
+const SAMPLED_A_MISS: f64 = 16.0;
+/// Row numbers that are looked up between two divisions.
+const PERIOD_LOOKUPS: u64 = 1 << 18;
+/// What was counted before a division counts by this factor after it, of all tables alike.
+const AGING: f64 = 0.7;
+/// Memory of the curves, as a part of that of the caches, at most.
 const CURVES_PART: u64 = 16;
 /// What a sampled key takes in all of the miniature caches.
 const KEY_BYTES: u64 = 400;
@@ -34,12 +38,44 @@ pub(crate) struct Shares {
     policy: PolicyKind,
     /// None where one table has all, or curves would take too much.
     curves: Option<Mutex<Curves>>,
-    calls: AtomicU64,
+    /// Calls before the next one that is counted.
+    uncounted: AtomicU64,
 }
 
 struct Curves {
     of_table: Vec<RunningCurve>,
-    counted: u64,
+    /// At the last call that was counted.
+    counted: Known,
+    /// At the last division.
+    divided: Known,
+}
+
+/// Row numbers that were looked up in all tables, and how many of them were not in memory.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    looked_up: u64,
+    missed: u64,
+}
+
+impl Known {
+    fn of(served: &[Served]) -> Known {
+        let sum = |count: fn(&Counters) -> &AtomicU64| -> u64 {
+            let counts = served.iter().map(|served| count(&served.counters));
+            counts.map(|count| count.load(Ordering::Relaxed)).sum()
+        };
+        let looked_up = sum(|counters| &counters.looked_up);
+        Known {
+            looked_up,
+            missed: looked_up.saturating_sub(sum(|counters| &counters.hits)),
+        }
+    }
+
+    fn since(&self, before: &Known) -> Known {
+        Known {
+            looked_up: self.looked_up.saturating_sub(before.looked_up),
+            missed: self.missed.saturating_sub(before.missed),
+        }
+    }
 }
 
 impl Shares {
@@ -50,19 +86,21 @@ impl Shares {
         let adapts = served.len() > 1 && KEYS.contains(&keys) && !is_written;
         let curve = |served: &Served| {
             let most = (bytes / cost(served, policy)).clamp(1, served.table.rows().max(1));
-            RunningCurve::new(policy, most, keys, PERIOD_LOOKUPS)
+            RunningCurve::new(policy, most, keys)
         };
         let curves = adapts.then(|| {
             Mutex::new(Curves {
                 of_table: served.iter().map(curve).collect(),
-                counted: 0,
+                counted: Known::default(),
+                divided: Known::default(),
             })
         });
+        let of_curves = keys * KEY_BYTES * served.len() as u64;
         let shares = Shares {
-            bytes: bytes - if adapts { bytes / CURVES_PART } else { 0 },
+            bytes: bytes - if adapts { of_curves } else { 0 },
             policy,
             curves,
-            calls: AtomicU64::new(0),
+            uncounted: AtomicU64::new(0),
         };
         for (served, rows) in served.iter().zip(shares.by_size(served)) {
             shares.set_rows(served, rows);
@@ -92,25 +130,39 @@ impl Shares {
     /// Counts what a call has looked up, and now and then divides the memory anew.
     pub(crate) fn note(&self, served: &[Served], features: &[Feature<'_>], bagged: &[Bagged]) {
         let Some(curves) = &self.curves else { return };
-        if !self
-            .calls
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(COUNTED_CALLS)
-        {
+        let is_uncounted =
+            self.uncounted
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |calls| {
+                    calls.checked_sub(1)
+                });
+        if is_uncounted.is_ok() {
             return;
         }
         // Another call counts now; this one is left out rather than made to wait.
         let Ok(mut curves) = curves.try_lock() else {
             return;
         };
+        let (mut counted, mut sampled) = (0u64, 0.0);
         for (feature, bagged) in features.iter().zip(bagged) {
             let curve = &mut curves.of_table[feature.table];
             bagged.rows.iter().for_each(|&row| curve.add(row));
-            curves.counted += bagged.rows.len() as u64;
+            counted += bagged.rows.len() as u64;
+            sampled += bagged.rows.len() as f64 * curve.rate();
         }
-        if curves.counted >= PERIOD_LOOKUPS {
-            curves.counted = 0;
+        let known = Known::of(served);
+        let recent = known.since(&curves.counted);
+        let missed_part = recent.missed.max(1) as f64 / recent.looked_up.max(1) as f64;
+        let calls = sampled / counted.max(1) as f64 / (SAMPLED_A_MISS * missed_part);
+        let calls = calls.clamp(*COUNTED_CALLS.start(), *COUNTED_CALLS.end());
+        self.uncounted.store(calls as u64 - 1, Ordering::Relaxed);
+        curves.counted = known;
+        if known.since(&curves.divided).looked_up >= PERIOD_LOOKUPS {
+            curves.divided = known;
             self.divide(served, &curves.of_table);
+            curves
+                .of_table
+                .iter_mut()
+                .for_each(|curve| curve.age(AGING));
         }
     }
 

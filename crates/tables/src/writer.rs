@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use outcore_core::{Error, Result, Session, StoredFile};
-use outcore_engine::{Extent, StreamOptions, WriteStream};
+use outcore_engine::{Extent, Reservation, StreamOptions, WriteStream};
 use outcore_kernels::embedding::RowEncoding;
 use outcore_store::versions::VersionWriter;
 use outcore_store::{Folder, NewFolder, Unfinished, locate};
 
 use crate::optimizer::Optimizer;
-use crate::packed::{NO_ROW, PAGE_BYTES, TableLayout, is_permutation, placement_bytes, seal};
+use crate::packed::{NO_ROW, PAGE_BYTES, TableLayout, is_permutation, placement_parts, seal};
 use crate::placement::Placement;
 use crate::versioned::Description;
 
@@ -35,15 +35,18 @@ enum Becomes {
     /// A packed table, with the slots in which rows lie where that is not their order.
     File {
         file: Arc<StoredFile>,
-        placement: Option<Vec<u32>>,
+        placement: Option<Placed>,
     },
     /// The first version of a table that changes.
     Folder(NewFolder),
 }
 
+/// The slot of each row, and the memory for it and for the rows in the slots of replicas.
+type Placed = (Vec<u32>, Reservation);
+
 impl TableWriter {
     /// Begins a table of `rows` rows of `dim` elements, which come in the order of their slots: that of
-    /// their numbers, or that of `placement`, the slot of each row.
+    /// their numbers, or that of `placement`, the slot of each row, which is a part of the session's budget.
     ///
     /// ```
     /// # use outcore_core::{Session, Settings};
@@ -76,14 +79,23 @@ impl TableWriter {
         let path = path.as_ref();
         let name = path.display().to_string();
         let layout = layout_of(&name, rows, dim, encoding, 0, placement.is_some())?;
-        if let Some(slots) = &placement
-            && !is_permutation(slots.iter().map(|&slot| u64::from(slot)), rows as usize)
-        {
+        let Some(slots) = placement else {
+            return TableWriter::begin_file(session, path, layout, None, Vec::new());
+        };
+        let memory = memory_for(session, &name, &layout)?;
+        let is_sound = {
+            // A flag for each slot, while they are checked.
+            let _flags = session
+                .engine()
+                .reserve(&format!("the placement of {name}"), rows)?;
+            is_permutation(slots.iter().map(|&slot| u64::from(slot)), rows as usize)
+        };
+        if !is_sound {
             return Err(Error::value(format!(
                 "{name}: a placement gives each of {rows} rows a slot of its own"
             )));
         }
-        TableWriter::begin_file(session, path, layout, placement, Vec::new())
+        TableWriter::begin_file(session, path, layout, Some((slots, memory)), Vec::new())
     }
 
     /// Begins a table with all rows where a placement has them: they come in the order of their slots, then
@@ -133,6 +145,9 @@ impl TableWriter {
                 placement.rows_a_page()
             )));
         }
+        let layout = (layout.with_replicas(pages as u64))
+            .ok_or_else(|| Error::value(format!("{name}: {pages} pages of replicas")))?;
+        let memory = memory_for(session, &name, &layout)?;
         let mut replicas = vec![NO_ROW; pages * rows_a_page];
         for (slots, rows) in replicas
             .chunks_exact_mut(rows_a_page)
@@ -140,17 +155,15 @@ impl TableWriter {
         {
             slots[..rows.len()].copy_from_slice(rows);
         }
-        let layout = (layout.with_replicas(pages as u64))
-            .ok_or_else(|| Error::value(format!("{name}: {pages} pages of replicas")))?;
-        let slots = placement.into_slot_of_row();
-        TableWriter::begin_file(session, path, layout, Some(slots), replicas)
+        let placed = (placement.into_slot_of_row(), memory);
+        TableWriter::begin_file(session, path, layout, Some(placed), replicas)
     }
 
     fn begin_file(
         session: &Session,
         path: &Path,
         layout: TableLayout,
-        placement: Option<Vec<u32>>,
+        placement: Option<Placed>,
         replicas: Vec<u32>,
     ) -> Result<TableWriter> {
         let name = path.display().to_string();
@@ -341,9 +354,10 @@ impl TableWriter {
                 return Ok(folder.commit()?);
             }
         };
-        if let Some(slots) = placement {
-            let bytes = placement_bytes(&slots, &self.replicas);
-            self.stream.write(&bytes)?;
+        if let Some((slots, _memory)) = placement {
+            for part in placement_parts(&slots, &self.replicas) {
+                self.stream.write(&part)?;
+            }
         }
         self.stream.finish()?;
         let options = StreamOptions {
@@ -356,6 +370,16 @@ impl TableWriter {
         head.finish()?;
         self.session.commit(&file)
     }
+}
+
+/// For the numbers of a placement: the slot of each row, and the row in each slot of the pages of replicas.
+///
+/// # Errors
+/// [`Error::OverBudget`].
+fn memory_for(session: &Session, name: &str, layout: &Layout) -> Result<Reservation> {
+    let numbers = layout.header.rows + layout.replica_slots().1;
+    let what = format!("the placement of {name}");
+    Ok(session.engine().reserve(&what, 4 * numbers)?)
 }
 
 fn layout_of(

@@ -6,15 +6,16 @@
 6   the models, by mode
 
 The paper's times in the drive (the stacked parts of its figure 8) and of its near-data mode have no counterpart here. Each
-function returns a figure of matplotlib; `draw` writes all that a list of results has. Two are not of the paper: `latencies`, from
-what `bench_load` returns, and `hit_rates`, from what `bench_ladder` returns; `draw_latencies` and `draw_hit_rates` write them.
+function returns a figure of matplotlib; `draw` writes all that a list of results has. Three are not of the paper: `latencies`
+from what `bench_load` returns, `hit_rates` from what `bench_ladder` returns, and `splits` from what `bench_splits` returns;
+`draw_latencies`, `draw_hit_rates` and `draw_splits` write them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ __all__ = [
     "draw",
     "draw_hit_rates",
     "draw_latencies",
+    "draw_splits",
     "figure3",
     "figure4",
     "figure5",
@@ -46,6 +48,8 @@ __all__ = [
     "figure11",
     "hit_rates",
     "latencies",
+    "splits",
+    "write_figures",
 ]
 
 Results = Sequence[dict[str, Any]]
@@ -78,20 +82,20 @@ def __dir__() -> list[str]:
 
 def draw(results: Results, folder: PathLike) -> list[str]:
     """Writes, as PNG files, figures 3 and 4 and those of the others that the results have anything for; returns their paths."""
-    made: list[tuple[str, Callable[[], Figure]]] = [("figure-3", figure3), ("figure-4", figure4)]
+    made = {"figure-3": figure3(), "figure-4": figure4()}
     models = set(_seen(results, "model"))
     if OPERATOR.name in models:
-        made.append(("figure-5", lambda: figure5(results)))
+        made["figure-5"] = figure5(results)
         if {"sequential", "strided"} <= set(_seen(_of(results, {OPERATOR.name}), "trace")):
-            made.append(("figure-8", lambda: figure8(results)))
+            made["figure-8"] = figure8(results)
     if set(MODELS) & models:
-        made.append(("figure-6", lambda: figure6(results)))
+        made["figure-6"] = figure6(results)
     modes = _seen(results, "mode")
     mode = "outcore" if "outcore" in modes else "map"
     for baseline in ("pages", "map"):
         if {mode, baseline} <= set(modes) and mode != baseline:
-            made += _compared(results, baseline, mode)
-    return _written(made, folder)
+            made |= _compared(results, baseline, mode)
+    return write_figures(made, folder)
 
 
 def draw_latencies(results: Results, folder: PathLike) -> list[str]:
@@ -100,28 +104,36 @@ def draw_latencies(results: Results, folder: PathLike) -> list[str]:
     for one in results:
         name = f"latencies-{one['model']}-{one['trace']}-{one['batch_size']}".replace(" ", "-").replace("=", "")
         cases.setdefault(name, []).append(one)
-    return _written([(name, partial(latencies, some)) for name, some in cases.items()], folder)
+    return write_figures({name: latencies(some) for name, some in cases.items()}, folder)
 
 
 def draw_hit_rates(results: Results, folder: PathLike, within: float) -> list[str]:
     """Writes `hit_rates` as a PNG file; returns its path."""
-    return _written([("hit-rates", partial(hit_rates, results, within))], folder)
+    return write_figures({"hit-rates": hit_rates(results, within)}, folder)
 
 
-def _written(made: Sequence[tuple[str, Callable[[], Figure]]], folder: PathLike) -> list[str]:
+def draw_splits(results: Results, folder: PathLike) -> list[str]:
+    """Writes `splits` as a PNG file; returns its path."""
+    return write_figures({"splits": splits(results)}, folder)
+
+
+def write_figures(made: Mapping[str, Figure], folder: PathLike) -> list[str]:
+    """Writes figures by their names as PNG files in a folder, which is made; returns their paths."""
+    Path(os.fsdecode(folder)).mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, figure in made:
+    for name, figure in made.items():
         paths.append(os.path.join(os.fsdecode(folder), f"{name}.png"))
-        figure().savefig(paths[-1])
+        with rc_context(STYLE):
+            figure.savefig(paths[-1])
     return paths
 
 
-def _compared(results: Results, baseline: str, mode: str) -> list[tuple[str, Callable[[], Figure]]]:
-    made: list[tuple[str, Callable[[], Figure]]] = []
+def _compared(results: Results, baseline: str, mode: str) -> dict[str, Figure]:
+    made = {}
     if any(one["trace"].startswith("K=") and one["model"] in _TABLE_MODELS for one in results):
-        made.append((f"figure-10-{mode}-{baseline}", lambda: figure10(results, baseline, mode)))
+        made[f"figure-10-{mode}-{baseline}"] = figure10(results, baseline, mode)
     if any("=" in one["model"] for one in results):
-        made.append((f"figure-11-{mode}-{baseline}", lambda: figure11(results, baseline, mode)))
+        made[f"figure-11-{mode}-{baseline}"] = figure11(results, baseline, mode)
     return made
 
 
@@ -414,6 +426,38 @@ def hit_rates(results: Results, within: float) -> Figure:
         panels[0].set_ylabel("samples a second, over those in memory")
         made.suptitle("Models with their tables on SSD, against tables in memory", fontsize=11)
         made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        return made
+
+
+SPLITS = {
+    "misses_first_simulated": "by the sizes of the tables (simulated)",
+    "misses_best": "the best static split",
+    "misses_running": "split while running",
+}
+
+
+def splits(results: Results) -> Figure:
+    """Misses of each case by how memory is split between tables; over a bar: times the misses of the best static split."""
+    with rc_context(STYLE):
+        made, (axes,) = _panels(1, max(5.0, 1.5 + 1.5 * len(results)), 4.2)
+        width = 0.85 / len(SPLITS)
+        for number, (key, label) in enumerate(SPLITS.items()):
+            places = [place + (number - 1) * width for place in range(len(results))]
+            shares = [one[key] / one["lookups"] for one in results]
+            axes.bar(places, shares, width * 0.94, color=COLOURS[number], label=label)
+            for x, share, one in zip(places, shares, results, strict=True):
+                if key != "misses_best" and one["misses_best"]:
+                    text = f"{one[key] / one['misses_best']:.2f}"
+                    axes.annotate(text, (x, share), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+        sizes = _seen(results, "batch_size")
+        names = [one["model"] if len(sizes) == 1 else f"{one['model']}, {one['batch_size']} samples" for one in results]
+        labels = [f"{name}\n{one['popularity']}" for name, one in zip(names, results, strict=True)]
+        axes.set_xticks(range(len(results)), labels)
+        axes.grid(axis="x", visible=False)
+        _percent(axes)
+        axes.set(ylabel="look-ups whose row is not in memory", xlabel="model, and whether popularity changes half-way")
+        made.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(SPLITS))
+        axes.set_title(f"Memory split between tables, {' + '.join(results[0]['traces'])} ids", fontsize=10)
         return made
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,7 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("outcore.knn_bench.figures needs matplotlib: pip install matplotlib") from error
 
-from ..embedding_bench.figures import COLOURS, MARKS, STYLE
+from ..embedding_bench.figures import COLOURS, MARKS, STYLE, write_figures
 
 Results = Sequence[dict[str, Any]]
 PARTS = {"computing_s": "computing", "waiting_s": "waiting for a block", "exchanging_s": "exchanging"}
@@ -27,19 +26,12 @@ PARTS = {"computing_s": "computing", "waiting_s": "waiting for a block", "exchan
 
 def draw(found: Results, predicted: Results, folder: str | os.PathLike[str]) -> list[str]:
     """Writes PNG files; returns their paths."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
     made = {f"designs-{count}-ranks": designs(found, count) for count in _seen(found, "n_ranks")}
     if len(_seen(found, "n_ranks")) > 1 or predicted:
         made["scaling-weak" if found[0]["weak"] else "scaling-strong"] = scaling(found, predicted)
     if predicted:
         made["simulated"] = saved(found, predicted)
-    paths = []
-    for name, figure in made.items():
-        path = os.path.join(os.fspath(folder), f"{name}.png")
-        with rc_context(STYLE):
-            figure.savefig(path)
-        paths.append(path)
-    return paths
+    return write_figures(made, folder)
 
 
 def designs(found: Results, count: int) -> Figure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,7 +15,7 @@ except ImportError as error:
     raise ImportError("outcore.spectra_bench.figures needs matplotlib: pip install matplotlib") from error
 
 from .._units import show_bytes
-from ..embedding_bench.figures import COLOURS, MARKS, STYLE
+from ..embedding_bench.figures import COLOURS, MARKS, STYLE, write_figures
 from .run import OURS
 
 Results = Sequence[dict[str, Any]]
@@ -24,7 +23,6 @@ Results = Sequence[dict[str, Any]]
 
 def draw(found: Results, folder: str | os.PathLike[str]) -> list[str]:
     """Writes PNG files; returns their paths."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
     ours = [one for one in found if one["who"] in OURS]
     most = max((one["memory_bytes"] for one in ours), default=None)
     ample = [one for one in found if one["who"] not in OURS or one["memory_bytes"] == most]
@@ -37,13 +35,7 @@ def draw(found: Results, folder: str | os.PathLike[str]) -> list[str]:
     if len({one["memory_bytes"] for one in ours}) > 1:
         each = [{**one, "label": f"{one['who']}, {one['count']} triplets"} for one in ours]
         made["memory-time"] = _lines(each, "memory_bytes", "seconds", lambda one: str(one["label"]), "budget", "seconds")
-    paths = []
-    for name, figure in made.items():
-        path = os.path.join(os.fspath(folder), f"{name}.png")
-        with rc_context(STYLE):
-            figure.savefig(path)
-        paths.append(path)
-    return paths
+    return write_figures(made, folder)
 
 
 def _name(one: dict[str, Any]) -> str:

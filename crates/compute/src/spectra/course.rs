@@ -368,7 +368,7 @@ fn shapes<O: Operator>(order: usize, operator: &O, options: &SpectrumOptions) ->
 
 /// What was chosen and what it was held against.
 fn reason(operator: &impl Operator, options: &SpectrumOptions, course: &Course) -> String {
-    let Layout {
+    let TallLayout {
         rows,
         capacity,
         in_memory,

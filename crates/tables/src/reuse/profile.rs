@@ -23,14 +23,18 @@ use super::sample::Sample;
 ///     (0..20_000).for_each(|number| profile.add(number % 1000));
 ///     assert_eq!(profile.lookups(), 20_000.0);
 ///     assert!(profile.miss_curve().misses(2000) < 2500.0);
+///     assert!(profile.rate() == 1.0 || profile.rate() == 0.1);
 ///     profile.age(0.5);
 ///     assert_eq!(profile.lookups(), 10_000.0);
 /// }
 /// ```
 pub struct ReuseProfile {
     sample: Sample,
-    /// Keys that are followed: those whose last use is more recent than that of all others.
+    /// What the sample becomes part by part, whenever there are more than `keys_max` keys of it.
+    least: Sample,
     keys_max: usize,
+    /// Rows of the largest cache: of the sampled keys, as many are followed as it would hold.
+    rows_max: u64,
     positions: HashMap<u64, usize>,
     recency: Recency,
     /// Sampled look-ups by distance among the sampled keys.
@@ -50,9 +54,12 @@ impl ReuseProfile {
     /// Follows this share of the keys: between 0 and 1. A few thousand sampled keys give miss ratios
     /// within one or two hundredths.
     pub fn sampled(rate: f64) -> ReuseProfile {
+        let sample = Sample::new(rate);
         ReuseProfile {
-            sample: Sample::new(rate),
+            sample,
+            least: sample,
             keys_max: usize::MAX,
+            rows_max: u64::MAX,
             positions: HashMap::new(),
             recency: Recency::new(),
             distances: Vec::new(),
@@ -61,21 +68,38 @@ impl ReuseProfile {
         }
     }
 
-    /// For caches of `rows_max` rows at most: follows `keys_max` keys of a sample that is as dense
-    /// as that allows, and forgets those that such a cache would no longer hold. Memory is
-    /// bounded by twice `keys_max`, however long it runs.
+    /// For caches of `rows_max` rows at most: follows every key while there are `keys_max` of them, then a
+    /// share of the keys that is lowered as more come (SHARDS with a sample of fixed size), and forgets those that
+    /// such a cache would no longer hold. Memory is bounded by twice `keys_max`, however long it runs.
     pub fn bounded(rows_max: u64, keys_max: u64) -> ReuseProfile {
-        let sample = Sample::of(keys_max, rows_max);
         ReuseProfile {
-            keys_max: sample.part_of(rows_max).max(1) as usize,
-            sample,
+            least: Sample::of(keys_max, rows_max),
+            keys_max: keys_max.max(1) as usize,
+            rows_max,
             ..ReuseProfile::exact()
         }
+    }
+
+    /// The share of the keys that is followed.
+    pub fn rate(&self) -> f64 {
+        self.sample.rate()
+    }
+
+    /// Of the sampled keys, those that are followed: the ones used last.
+    fn followed_max(&self) -> usize {
+        self.sample.part_of(self.rows_max).max(1) as usize
     }
 
     /// The next look-up of the trace.
     pub fn add(&mut self, key: u64) {
         self.lookups += 1.0;
+        while self.rate() > self.least.rate()
+            && self.sample.takes(key)
+            && self.positions.len() >= self.keys_max
+            && !self.positions.contains_key(&key)
+        {
+            self.thin();
+        }
         if !self.sample.takes(key) {
             return;
         }
@@ -91,7 +115,7 @@ impl ReuseProfile {
             None => usize::MAX,
         };
         self.positions.insert(key, self.recency.push());
-        if distance >= self.keys_max {
+        if distance >= self.followed_max() {
             self.unknown += 1.0;
             return;
         }
@@ -129,8 +153,30 @@ impl ReuseProfile {
         MissCurve::new(self.lookups, points)
     }
 
+    /// Goes on with fewer keys; what was counted stands for as many look-ups, at as many rows, as before.
+    fn thin(&mut self) {
+        let sample = self.sample.thinned(&self.least);
+        let ratio = sample.rate() / self.sample.rate();
+        self.sample = sample;
+        self.positions.retain(|&key, &mut position| {
+            let stays = sample.takes(key);
+            if !stays {
+                self.recency.remove(position);
+            }
+            stays
+        });
+        let before = std::mem::take(&mut self.distances);
+        for (distance, count) in before.into_iter().enumerate() {
+            let distance = (distance as f64 * ratio) as usize;
+            self.distances
+                .resize(self.distances.len().max(distance + 1), 0.0);
+            self.distances[distance] += count * ratio;
+        }
+        self.unknown *= ratio;
+    }
+
     fn compact(&mut self) {
-        let renumber = self.recency.compact(self.keys_max);
+        let renumber = self.recency.compact(self.followed_max());
         self.positions
             .retain(|_, position| match renumber(*position) {
                 Some(now) => {

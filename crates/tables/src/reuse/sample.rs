@@ -28,6 +28,17 @@ impl Sample {
         Sample::new(keys_max.max(1) as f64 / rows_max.max(1) as f64)
     }
 
+    /// Two thirds of these keys; the first time as much more as has `least` reached in whole steps.
+    pub(super) fn thinned(&self, least: &Sample) -> Sample {
+        let steps = (self.rate / least.rate).log(1.5);
+        Sample::new(least.rate * 1.5f64.powi((steps - 1e-6).ceil() as i32 - 1))
+    }
+
+    /// The share of all keys.
+    pub(super) fn rate(&self) -> f64 {
+        self.rate
+    }
+
     pub(super) fn takes(&self, key: u64) -> bool {
         mix(key) <= self.hash_max
     }

@@ -125,7 +125,7 @@ fn next_uses(trace: &[u64]) -> Vec<usize> {
 /// assert_eq!(caches.miss_curve().misses(100), 100.0);
 /// caches.age(0.5);
 /// assert_eq!(caches.miss_curve().misses(100), 50.0);
-/// Miniatures::bounded(PolicyKind::Lru, 1 << 10, 1 << 8).add(7);
+/// assert_eq!(Miniatures::bounded(PolicyKind::Lru, 1 << 10, 1 << 8).rate(), 0.25);
 /// ```
 pub struct Miniatures {
     sample: Sample,
@@ -174,6 +174,11 @@ impl Miniatures {
             caches: caches.collect(),
             lookups: 0.0,
         }
+    }
+
+    /// The share of the keys that is followed.
+    pub fn rate(&self) -> f64 {
+        self.sample.rate()
     }
 
     /// The next look-up of the trace.

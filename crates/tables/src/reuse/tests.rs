@@ -160,6 +160,34 @@ fn a_sample_of_the_keys_shows_the_curve_of_all() {
     }
 }
 
+/// However many rows the largest cache may have.
+#[test]
+fn the_curve_of_a_small_working_set_is_exact() {
+    let (seed, keys_max) = (6, 1000);
+    println!("seed {seed}");
+    let trace: Vec<u64> = Zipf::new(keys_max, 0.7, seed).take(50_000).collect();
+    let exact = profile_of(ReuseProfile::exact(), &trace).miss_curve();
+    let bounded = profile_of(ReuseProfile::bounded(1 << 24, keys_max), &trace);
+    assert_eq!((bounded.miss_curve(), bounded.rate()), (exact, 1.0));
+}
+
+/// First a few rows, then more and more of them, until the sample is as thin as the largest cache asks for.
+#[test]
+fn a_sample_that_is_thinned_keeps_what_was_counted() {
+    let (seed, rows_max, keys_max) = (7, 40_000, 2000);
+    println!("seed {seed}");
+    let traces = [(1000, 1), (10_000, 2), (100_000, 3)];
+    let trace = traces.map(|(rows, part)| Zipf::new(rows, 0.8, seed + part).take(200_000));
+    let trace: Vec<u64> = trace.into_iter().flatten().collect();
+    let exact = profile_of(ReuseProfile::exact(), &trace).miss_curve();
+    let bounded = profile_of(ReuseProfile::bounded(rows_max, keys_max), &trace);
+    let least = keys_max as f64 / rows_max as f64;
+    assert_eq!(bounded.rate(), least);
+    let error = difference(&bounded.miss_curve(), &exact, rows_max);
+    println!("bounded: mean error of the miss ratio {error:.4}");
+    assert!(error < 0.02);
+}
+
 #[test]
 fn miniature_caches_show_the_curve_of_their_policy() {
     let seed = 4;
@@ -185,13 +213,18 @@ fn a_running_curve_forgets_what_was_long_ago() {
     let seed = 5;
     println!("seed {seed}");
     for kind in PolicyKind::ALL {
-        let mut running = RunningCurve::new(kind, 20_000, 2000, 100_000);
-        Zipf::new(1_000_000, 0.3, seed)
-            .take(500_000)
-            .for_each(|id| running.add(id));
+        let mut running = RunningCurve::new(kind, 20_000, 2000);
+        let add_all = |running: &mut RunningCurve, trace: &[u64]| {
+            for part in trace.chunks(100_000) {
+                part.iter().for_each(|&id| running.add(id));
+                running.age(0.5);
+            }
+        };
+        let long_ago: Vec<u64> = Zipf::new(1_000_000, 0.3, seed).take(500_000).collect();
+        add_all(&mut running, &long_ago);
         assert!(running.miss_curve().misses(10_000) > 0.8 * running.miss_curve().lookups());
         let recent: Vec<u64> = Zipf::new(30_000, 1.0, seed + 1).take(800_000).collect();
-        recent.iter().for_each(|&id| running.add(id));
+        add_all(&mut running, &recent);
         let mut caches = Miniatures::new(kind, 1.0, &[500, 1000, 2000, 5000, 10_000, 20_000]);
         recent.iter().for_each(|&id| caches.add(id));
         let (running, exact) = (running.miss_curve(), caches.miss_curve());

@@ -674,6 +674,50 @@ fn rows_lie_where_the_placement_says() {
     );
 }
 
+#[test]
+fn a_placement_that_is_written_is_a_part_of_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    // Of 16 MiB.
+    let session = session(folder.path());
+    let path = folder.path().join("table");
+    let in_order = |rows: u32| Some((0..rows).collect());
+    let is_refused = |writer: outcore_core::Result<TableWriter>| {
+        let error = writer.err().unwrap();
+        let text = error.to_string();
+        assert!(matches!(error, Error::OverBudget { .. }), "{text}");
+        assert!(
+            text.contains("the placement of") && text.contains("table"),
+            "{text}"
+        );
+        assert!(!path.exists());
+    };
+    let encoding = RowEncoding::I8(ScaleBias::First);
+    is_refused(TableWriter::create(
+        &session,
+        &path,
+        5_000_000,
+        4,
+        encoding,
+        in_order(5_000_000),
+    ));
+    // Two rows a page, and six million slots for replicas.
+    let placement = Placement::of_slots(2, vec![0, 1], (0..3_000_000).map(|_| vec![1])).unwrap();
+    is_refused(TableWriter::create_placed(
+        &session,
+        &path,
+        500,
+        RowEncoding::F32,
+        placement,
+    ));
+
+    let free = session.memory_free();
+    let writer =
+        TableWriter::create(&session, &path, 2_000_000, 4, encoding, in_order(2_000_000)).unwrap();
+    assert!(session.memory_free() + 8_000_000 <= free);
+    drop(writer);
+    assert_eq!(session.memory_free(), free);
+}
+
 /// Bags of five rows of one of 100 groups of eight: rows next to each other, or as far apart as can be.
 fn bags_of_groups(random: &mut Random, count: usize) -> Vec<Vec<i64>> {
     let bag = |_| {
@@ -789,33 +833,90 @@ fn replicas_that_cannot_be_are_refused() {
     let text = few.finish().unwrap_err().to_string();
     assert!(text.contains("800 of "), "{text}");
 
-    // Which row a slot has, damaged; then the page itself.
+    // Which row a slot has, damaged.
     write_placed(&session, &path, &placement);
-    let good = std::fs::read(&path).unwrap();
-    let mut bad = good.clone();
+    let mut bad = std::fs::read(&path).unwrap();
     let at = bad.len() - 5;
     bad[at] ^= 1;
     std::fs::write(&path, bad).unwrap();
     let damaged = Table::open(&session, std::slice::from_ref(&path), &Opening::default());
     let text = damaged.err().unwrap().to_string();
     assert!(text.contains("the placement of rows"), "{text}");
-    let mut bad = good;
-    let first = 4096 * (1 + placement.home_page_count() as usize);
-    bad[first..first + placement.replicas().count() * 4096].fill(7);
-    std::fs::write(&path, bad).unwrap();
-    let serving = Serving {
-        cache_bytes: Some(0),
-        ..Serving::default()
-    };
-    let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+}
+
+#[test]
+fn rows_of_damaged_pages_of_replicas_are_read_from_their_own_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table");
+    let placement = placed(&mut Random(3), 0.5);
+    write_placed(&session, &path, &placement);
     let bags = bags_of_groups(&mut Random(5), 50);
-    let (found, failures) = try_look_up(&set, 0, &bags, None, Pooling::Sum);
-    assert!(!failures.is_empty() && failures.len() < bags.len());
     let expected = model(RowEncoding::F32, 128, &bags, None, Pooling::Sum);
-    for (bag, (found, expected)) in found.chunks(128).zip(expected.chunks(128)).enumerate() {
-        match failures.iter().find(|failure| failure.bag == bag) {
-            Some(failure) => assert!(failure.error.to_string().contains("checksum")),
-            None => assert_eq!(bits(found), bits(expected)),
+    let served = |cache_bytes| {
+        let serving = Serving {
+            cache_bytes: Some(cache_bytes),
+            ..Serving::default()
+        };
+        TableSet::new(&session, vec![open(&session, &path)], serving).unwrap()
+    };
+    look_up(&served(0), 0, &bags, None, Pooling::Sum);
+
+    // A flipped bit in every page of replicas.
+    let mut stored = std::fs::read(&path).unwrap();
+    let (own, of_replicas) = (
+        placement.home_page_count() as usize,
+        placement.replicas().count(),
+    );
+    let pages = stored[4096..].chunks_mut(4096);
+    pages
+        .skip(own)
+        .take(of_replicas)
+        .for_each(|page| page[0] ^= 1);
+    std::fs::write(&path, &stored).unwrap();
+    for cache_bytes in [0, 100 << 10] {
+        let set = served(cache_bytes);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        let found = look_up(&set, 0, &bags, None, Pooling::Sum);
+                        assert_eq!(bits(&found), bits(&expected));
+                    }
+                });
+            }
+        });
+        assert!(set.statistics(0).replicas_lost > 0);
+    }
+
+    // And one in the own page of a row that has a replica.
+    let page_of = |row: u32| placement.slot_of_row()[row as usize] / 7;
+    let replicas: Vec<u32> = placement.replicas().flatten().copied().collect();
+    let mut asked = bags.iter().flatten().map(|&row| row as u32);
+    let damaged = page_of(asked.find(|row| replicas.contains(row)).unwrap());
+    stored[4096 * (1 + damaged as usize)] ^= 1;
+    std::fs::write(&path, &stored).unwrap();
+    let (found, failures) = try_look_up(&served(0), 0, &bags, None, Pooling::Sum);
+    assert!(!failures.is_empty());
+    for (number, bag) in bags.iter().enumerate() {
+        let lost = bag.iter().find(|&&row| page_of(row as u32) == damaged);
+        let failure = failures.iter().find(|failure| failure.bag == number);
+        assert_eq!(failure.is_some(), lost.is_some(), "bag {number}");
+        match failure.zip(lost) {
+            None => {
+                let range = number * 128..(number + 1) * 128;
+                assert_eq!(bits(&found[range.clone()]), bits(&expected[range]));
+            }
+            Some((failure, row)) => {
+                let text = failure.error.to_string();
+                let file = path.display().to_string();
+                let page = format!("the checksum of page {damaged} ");
+                let row = format!("row {row} of {file}");
+                assert!(
+                    text.starts_with(&file) && text.contains(&page) && text.contains(&row),
+                    "{text}"
+                );
+            }
         }
     }
 }
