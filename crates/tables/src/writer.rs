@@ -376,7 +376,7 @@ impl TableWriter {
 ///
 /// # Errors
 /// [`Error::OverBudget`].
-fn memory_for(session: &Session, name: &str, layout: &Layout) -> Result<Reservation> {
+fn memory_for(session: &Session, name: &str, layout: &TableLayout) -> Result<Reservation> {
     let numbers = layout.header.rows + layout.replica_slots().1;
     let what = format!("the placement of {name}");
     Ok(session.engine().reserve(&what, 4 * numbers)?)
