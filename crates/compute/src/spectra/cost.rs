@@ -83,7 +83,7 @@ impl Problem {
     }
 
     /// Passes of the matrix. Of corpora, 10 to 100 pairs in blocks of 4 to 110 columns to 1e-2 to
-    /// 1e-6 took as many to within a fifth; where values are closer to each other there are more,
+    /// 1e-6 took as many to within a seventh; where values are closer to each other there are more,
     /// of any block.
     pub(super) fn passes(&self, block: usize) -> f64 {
         let digits = -self.tolerance.log10();
