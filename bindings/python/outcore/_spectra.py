@@ -193,10 +193,8 @@ def eigsh(
     tol : float
         Pairs are wanted with |A v - w v| <= tol times the norm of A.
     method : {"auto", "krylov", "randomized"}
-        Narrow blocks and many passes, or blocks wider than k and few. "auto" takes what is estimated to take less time, from
-        the bytes that a pass reads, its operations, `tol`, and where the basis lies; `explain` says both estimates. They are for
-        an SSD that reads 2 GB/s, whatever the device, so that the choice and its bits are the same everywhere: on a far slower
-        device "randomized" may take less time.
+        Narrow blocks and many passes, or blocks wider than k and few; the choice is made of `tol` and of whether passes read from
+        SSD.
     block : int, optional
         Columns of a product.
     check : bool

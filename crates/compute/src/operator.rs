@@ -63,13 +63,7 @@ pub trait Operator {
         0
     }
 
-    /// Operations of a product with one column; of a map that is not known, those of a dense matrix.
-    fn flops(&self) -> f64 {
-        let [rows, cols] = self.shape();
-        2.0 * rows as f64 * cols as f64
-    }
-
-    /// Bytes that a product with A^T A holds, as [`held_bytes`](Operator::held_bytes).
+    /// The same of a product with A^T A.
     fn gram_held_bytes(&self, columns: usize) -> u64 {
         self.held_bytes(columns) + 8 * (self.shape()[0] * columns) as u64
     }

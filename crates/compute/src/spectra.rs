@@ -5,7 +5,7 @@
 //!   triplets A^T A X, which is one pass over one copy of a matrix whose rows lie together.
 //! - `tall.rs`, `orthonormal.rs`: the basis, in memory or in scratch, and what is appended to it.
 //! - `triplets.rs`: from right singular vectors to triplets, and what is left of each pair.
-//! - `course.rs`: which widths fit a budget, and `cost.rs`: which of these take less time.
+//! - `course.rs`: which widths fit a budget.
 //! - `checkpoint.rs`: a search between two restarts, in a file.
 //!
 //! Cost: a pass over the matrix for each product with a block, n times the columns of the basis
@@ -15,7 +15,6 @@
 //! the basis lies.
 
 mod checkpoint;
-mod cost;
 mod course;
 mod orthonormal;
 mod search;
@@ -51,8 +50,8 @@ pub enum Which {
 /// How they are searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// What takes less time, estimated from the bytes and the operations of a pass, the tolerance,
-    /// and where the basis lies.
+    /// What takes less time: wide blocks where a pass over the matrix is dear and the tolerance is
+    /// not small.
     Auto,
     /// Narrow blocks: the fewest operations.
     Krylov,

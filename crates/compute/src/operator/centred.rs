@@ -84,10 +84,6 @@ impl<O: Operator> Operator for Centred<O> {
         self.operator.pass_bytes()
     }
 
-    fn flops(&self) -> f64 {
-        self.operator.flops()
-    }
-
     fn epsilon(&self) -> f64 {
         self.operator.epsilon()
     }

@@ -29,10 +29,6 @@ impl<O: Operator> Operator for Gram<O> {
         self.0.pass_bytes()
     }
 
-    fn flops(&self) -> f64 {
-        2.0 * self.0.flops()
-    }
-
     fn epsilon(&self) -> f64 {
         self.0.epsilon()
     }

@@ -195,10 +195,6 @@ impl<O: Operator> Operator for Laplacian<O> {
         self.graph.pass_bytes()
     }
 
-    fn flops(&self) -> f64 {
-        self.graph.flops()
-    }
-
     fn epsilon(&self) -> f64 {
         self.graph.epsilon()
     }

@@ -235,14 +235,6 @@ impl Operator for Matrix {
         self.rows.stored_bytes()
     }
 
-    fn flops(&self) -> f64 {
-        let entries = match &self.rows {
-            Rows::Dense(x) => x.rows() as f64 * x.cols() as f64,
-            Rows::Sparse(a) => a.nonzeros() as f64,
-        };
-        2.0 * entries
-    }
-
     fn epsilon(&self) -> f64 {
         with_real!(self.real, T => T::EPSILON.f64())
     }

@@ -40,10 +40,6 @@ impl<O: Operator> Operator for Turned<O> {
         self.0.pass_bytes()
     }
 
-    fn flops(&self) -> f64 {
-        self.0.flops()
-    }
-
     fn epsilon(&self) -> f64 {
         self.0.epsilon()
     }

@@ -7,7 +7,6 @@ use outcore_core::{Error, MemorySplit, Result, Session};
 use outcore_engine::Plan;
 use outcore_kernels as kernels;
 
-use super::cost::{Problem, Shape};
 use super::search::{Accuracy, Course, Found};
 use super::tall::{SUMS, TallLayout};
 use super::{Method, SearchFacts, SpectrumOptions};
@@ -29,6 +28,9 @@ fn wide_block(count: usize) -> usize {
 
 /// Columns of products that are made when the vectors are known.
 const CHUNKS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
+
+/// Tolerances from this one on are reached in few passes.
+const LOOSE: f64 = 1e-4;
 
 /// A search as it is going to be.
 pub(super) struct Planned {
@@ -188,11 +190,8 @@ impl Planned {
             budget: session.memory_bytes(),
         };
         let mut least = u64::MAX;
-        for shape in shapes(order, operator, options) {
-            let Shape {
-                block, in_memory, ..
-            } = shape;
-            let capacity = shape.capacity(order);
+        for (block, basis, in_memory) in shapes(order, operator, options) {
+            let capacity = (basis + block).min(order);
             let layout = match in_memory {
                 true => TallLayout::in_memory(order, capacity),
                 false => TallLayout::in_scratch(order, capacity),
@@ -265,9 +264,6 @@ impl Planned {
                 "in scratch"
             },
         );
-        if options.method == Method::Auto && options.block.is_none() {
-            plan.note("method", reason(operator, options, &self.course));
-        }
         plan.note("passes at least", least);
         plan.note("passes at most", cycle * (options.restarts_max + 1) + after);
         plan.note("bytes a pass", operator.pass_bytes());
@@ -298,188 +294,49 @@ impl Planned {
     }
 }
 
-/// A block of so many columns, and a basis in memory, of what the caller asked for or this; at least
-/// three blocks longer than `least`.
-fn shape(
+/// Widths of blocks, lengths of the basis, and whether it is in memory, best first.
+fn shapes<O: Operator>(
     order: usize,
+    operator: &O,
     options: &SpectrumOptions,
-    block: usize,
-    basis: usize,
-    least: usize,
-) -> Shape {
-    let block = block.min(order);
-    Shape {
-        block,
-        basis: options.basis.unwrap_or(basis).max(least + 3 * block),
-        in_memory: true,
-    }
-}
-
-fn narrow(order: usize, options: &SpectrumOptions, block: usize, beyond: usize) -> Shape {
+) -> Vec<(usize, usize, bool)> {
     let count = options.count;
-    shape(order, options, block, 2 * count + beyond * block, count)
-}
-
-/// Where memory is short of more: more restarts.
-fn short(order: usize, options: &SpectrumOptions, block: usize) -> Shape {
-    let count = options.count;
-    shape(order, options, block, count + 6 * block, count)
-}
-
-fn wide(order: usize, options: &SpectrumOptions) -> Shape {
-    let block = wide_block(options.count).min(order);
-    shape(order, options, block, WIDE_BLOCKS * block, 0)
-}
-
-/// Shapes of a search, best first.
-fn shapes<O: Operator>(order: usize, operator: &O, options: &SpectrumOptions) -> Vec<Shape> {
-    let narrow = |block, beyond| narrow(order, options, block, beyond);
-    let short = |block| short(order, options, block);
-    let by_place = |shapes: Vec<Shape>| {
-        let in_scratch: Vec<Shape> = shapes.iter().map(|shape| shape.in_scratch()).collect();
-        [shapes, in_scratch].concat()
+    let shape = |block: usize, basis: usize, least: usize| {
+        let block = block.min(order);
+        (block, options.basis.unwrap_or(basis).max(least + 3 * block))
     };
-    if let Some(block) = options.block {
-        let all = [vec![narrow(block, BLOCKS_BEYOND)], vec![short(block)]];
-        return all.map(by_place).concat();
-    }
-    let wide = wide(order, options);
-    if options.method == Method::Randomized {
-        return by_place(vec![wide]);
-    }
-    let mut all = vec![
-        narrow(BLOCK, BLOCKS_BEYOND),
-        narrow(8, BLOCKS_BEYOND),
-        narrow(4, 3),
-    ];
-    if options.method == Method::Auto {
-        all.push(wide);
-    }
-    let mut all = by_place(all);
-    let problem = Problem::new(operator, options.count, options.tolerance);
-    all.sort_by(|&a, &b| problem.seconds(a).total_cmp(&problem.seconds(b)));
-    if options.method == Method::Auto && options.known.is_some() {
-        // Vectors that are known save passes where a block has room for them.
-        all.insert(0, wide);
-    }
-    all.extend(by_place(vec![short(8), short(4), short(2), short(1)]));
-    all
-}
-
-/// What was chosen and what it was held against.
-fn reason(operator: &impl Operator, options: &SpectrumOptions, course: &Course) -> String {
-    let TallLayout {
-        rows,
-        capacity,
-        in_memory,
-        ..
-    } = course.layout;
-    let problem = Problem::new(operator, options.count, options.tolerance);
-    let own = Shape {
-        block: course.block,
-        basis: capacity - course.block.min(capacity),
-        in_memory,
+    let narrow = |block: usize, beyond: usize| shape(block, 2 * count + beyond * block, count);
+    // Where memory is short of more: more restarts.
+    let short = |block: usize| shape(block, count + 6 * block, count);
+    let wide = || {
+        let block = wide_block(count).min(order);
+        shape(block, WIDE_BLOCKS * block, 0)
     };
-    let wide = wide(rows, options);
-    let is_wide = (own.block, capacity) == (wide.block, wide.capacity(rows));
-    let (name, other, others) = match is_wide {
-        true => (
-            "randomized",
-            "krylov",
-            narrow(rows, options, BLOCK, BLOCKS_BEYOND),
-        ),
-        false => ("krylov", "randomized", wide),
+    let (all, last) = match (options.block, options.method) {
+        (Some(block), _) => (vec![narrow(block, BLOCKS_BEYOND)], vec![short(block)]),
+        (None, Method::Randomized) => (vec![wide()], Vec::new()),
+        (None, method) => {
+            let narrow = [
+                narrow(BLOCK, BLOCKS_BEYOND),
+                narrow(8, BLOCKS_BEYOND),
+                narrow(4, 3),
+            ];
+            let reads = operator.pass_bytes() > 0;
+            let is_dear = reads && options.tolerance >= LOOSE;
+            let is_wide = method == Method::Auto && (is_dear || options.known.is_some());
+            let all = is_wide.then(wide).into_iter().chain(narrow).collect();
+            (all, vec![short(8), short(4), short(2), short(1)])
+        }
     };
-    let [own, others] = [own, others].map(|shape| problem.told(shape));
-    format!("{name}: {own}; {other}: {others}")
-}
-
-#[cfg(test)]
-mod tests {
-    use outcore_core::Stage;
-    use outcore_kernels::{MatMut, MatRef};
-
-    use super::*;
-
-    const ORDER: usize = 80_000;
-
-    /// A matrix that is known by what a pass over it takes.
-    struct Passes {
-        bytes: u64,
-    }
-
-    impl Operator for Passes {
-        fn shape(&self) -> [usize; 2] {
-            [ORDER; 2]
-        }
-
-        fn held_bytes(&self, _columns: usize) -> u64 {
-            0
-        }
-
-        fn pass_bytes(&self) -> u64 {
-            self.bytes
-        }
-
-        fn flops(&self) -> f64 {
-            2e8
-        }
-
-        fn apply(&self, _: MatRef<'_, f64>, _: MatMut<'_, f64>, _: &mut Stage) -> Result<()> {
-            unreachable!("a search is planned without a product")
-        }
-
-        fn apply_transposed(
-            &self,
-            x: MatRef<'_, f64>,
-            y: MatMut<'_, f64>,
-            stage: &mut Stage,
-        ) -> Result<()> {
-            self.apply(x, y, stage)
-        }
-    }
-
-    fn best(bytes: u64, options: &SpectrumOptions) -> Shape {
-        shapes(ORDER, &Passes { bytes }, options)[0]
-    }
-
-    #[test]
-    fn blocks_are_wide_where_passes_are_dear_and_the_caller_leaves_it_open() {
-        let options = SpectrumOptions {
-            tolerance: 1e-4,
-            ..SpectrumOptions::new(100)
+    let places = |shapes: Vec<(usize, usize)>| {
+        let in_scratch = shapes.clone();
+        // Wide blocks are for a basis in memory, unless they are asked for.
+        let is_narrow = move |&(block, _): &(usize, usize)| {
+            options.method == Method::Randomized || options.block.is_some() || block <= BLOCK
         };
-        let with = |method| SpectrumOptions {
-            method,
-            ..options.clone()
-        };
-        assert!(best(400 << 20, &options).block <= BLOCK);
-        assert_eq!(best(400 << 30, &options).block, wide_block(100));
-        assert!(best(400 << 30, &with(Method::Krylov)).block <= BLOCK);
-        assert_eq!(best(0, &with(Method::Randomized)).block, wide_block(100));
-        let given = SpectrumOptions {
-            block: Some(7),
-            ..options.clone()
-        };
-        assert_eq!(best(400 << 30, &given).block, 7);
-    }
-
-    #[test]
-    fn what_was_chosen_is_told_beside_what_it_was_held_against() {
-        let options = SpectrumOptions::new(100);
-        let course = |shape: Shape| Course {
-            block: shape.block,
-            layout: Layout::in_memory(ORDER, shape.capacity(ORDER)),
-            accuracy: Accuracy::Eigen(options.tolerance),
-            checks_symmetry: true,
-        };
-        for (bytes, name, other) in [
-            (400 << 20, "krylov: some", "; randomized: some"),
-            (400 << 30, "randomized: some", "; krylov: some"),
-        ] {
-            let course = course(best(bytes, &options));
-            let told = reason(&Passes { bytes }, &options, &course);
-            assert!(told.starts_with(name) && told.contains(other), "{told}");
-        }
-    }
+        let at = |in_memory| move |(block, basis)| (block, basis, in_memory);
+        let in_scratch = in_scratch.into_iter().filter(is_narrow).map(at(false));
+        shapes.into_iter().map(at(true)).chain(in_scratch)
+    };
+    places(all).chain(places(last)).collect()
 }
