@@ -1,11 +1,15 @@
 """The command line."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
 import tarfile
+import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ import scipy.sparse as sp
 from click.testing import CliRunner
 
 import outcore as oc
-from outcore.cli import cli
+from outcore.cli import cli, main
 from outcore.cluster import KMeans
 
 
@@ -36,8 +40,16 @@ def run_json(*words: str) -> Any:
 
 def outcore(*words: str) -> subprocess.CompletedProcess[str]:
     """What the command makes of the words, whether it ends well or not."""
-    found = CliRunner().invoke(cli, words)
-    return subprocess.CompletedProcess(words, found.exit_code, found.stdout, found.stderr)
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["outcore", *words]),
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return subprocess.CompletedProcess(words, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def process(*words: str) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ def test_cifar10(tmp_path: Path, rng: np.random.Generator) -> None:
                 picture = rng.integers(0, 120, (32, 32, 3), np.uint8)
                 picture[..., 2 - number] += 100
                 Image.fromarray(picture).save(tmp_path / "images" / part / name / f"{one}.jpg")
-    words = [sys.executable, ROOT / "examples" / "cifar10.py", "images", "--seeds", "1", "--epochs", "3", "--output", "plot.svg"]
+    words = [sys.executable, ROOT / "examples" / "cifar10.py", "images", "--seeds", "1", "--epochs", "5", "--output", "plot.svg"]
     ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     assert "720 samples" in ran.stdout and "chunk shuffle, seed 0" in ran.stdout

@@ -334,7 +334,7 @@ def test_clusters_are_searched_within_the_budget(tmp_path: Path, rng: np.random.
     for algorithm, memory, threads in (("clusters", "5MiB", 1), ("clusters", "64MiB", 2), ("brute", "5MiB", 2)):
         oc.configure(memory, tmp_path, threads, allow_tmpfs_scratch=True)
         fitted = NearestNeighbors(5, algorithm=algorithm).fit(oc.open(tmp_path / "x.npy"))  # type: ignore[arg-type]
-        for result in fitted.kneighbors(oc.open(tmp_path / "x.npy").slice(0, 12_000), out=out):
+        for result in fitted.kneighbors(oc.open(tmp_path / "x.npy").slice(0, 30_000), out=out):
             result.close()
         found.add((out[0].read_bytes(), out[1].read_bytes()))
         read.append(oc.last_trace().actual["bytes_read"])
