@@ -111,8 +111,26 @@ fn convert_as<T: Pod, U: Pod>(
         (&layout, Side::source(x, size_of::<T>() as u64)),
         (&out_layout, Side::sink(&target.array)),
     ];
-    for (rows, cols) in convert_tiles(session, sides) {
+    let tiles = convert_tiles(session, sides);
+    let sinks = tiles.iter().cloned();
+    target.cleared_for(
+        &mut plan,
+        into,
+        sinks.map(|(rows, cols)| out_layout.tile(into, rows, cols).region),
+        MemorySplit::new(session).moved_panel_bytes(),
+    );
+    let lines = |(rows, cols): &(Range<u64>, Range<u64>)| match out_layout.by_rows() {
+        true => rows.start,
+        false => cols.start,
+    };
+    for (at, tile) in tiles.iter().enumerate() {
         go_on()?;
+        // In the same lines of the sink, where each tile completes the sectors that the one before
+        // it has begun.
+        if at > 0 && lines(tile) != lines(&tiles[at - 1]) {
+            plan.group();
+        }
+        let (rows, cols) = tile.clone();
         let source = layout.tile(from, rows.clone(), cols.clone());
         let sink = out_layout.tile(into, rows, cols);
         plan.task(

@@ -3,12 +3,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outcore_core::file::Writer;
+use outcore_core::file::{FILE_BLOCK_BYTES, Writer};
+use outcore_core::panels::cut;
 use outcore_core::{DType, Error, Job, Order, Result, Segments, Session, Stage, StoredFile};
-use outcore_engine::{Extent, Plan};
+use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
 
 use crate::array::Array;
 use crate::operand::Operand;
+
+/// Assumed of a write of a part of a block that was never written: ext4 lets one at a time into the
+/// file.
+const FIRST_WRITE_S: f64 = 1e-4;
+/// Assumed of the device: bytes a second.
+const DEVICE_BYTES_PER_S: f64 = 1.2e9;
+/// Bytes of a request that writes zeros.
+const CLEARED_BYTES: u64 = 1 << 20;
 
 /// Where a result goes.
 ///
@@ -143,6 +152,35 @@ fn finished(session: &Session, array: Array, is_new: bool) -> Result<Array> {
 }
 
 impl Target {
+    /// Writes zeros to all of a new file first, where that is faster than to have `regions`, which
+    /// the plan is to write, be the first that their blocks see. `panel_bytes` are written at once.
+    pub fn cleared_for(
+        &self,
+        plan: &mut Plan,
+        into: ExtentRef,
+        regions: impl Iterator<Item = Region>,
+        panel_bytes: u64,
+    ) {
+        let is_part = |region: &Region| {
+            let edges = [region.offset, region.row_bytes, region.stride];
+            edges
+                .iter()
+                .any(|edge| !edge.is_multiple_of(FILE_BLOCK_BYTES))
+        };
+        let parts: u64 = regions.filter(is_part).map(|region| region.rows).sum();
+        let (start, bytes) = (self.array.layout().offset, self.array.nbytes());
+        if self.writer.is_none() && parts as f64 * FIRST_WRITE_S > bytes as f64 / DEVICE_BYTES_PER_S
+        {
+            for panel in cut(start..start + bytes, panel_bytes.min(CLEARED_BYTES)) {
+                let region = Region::span(into, panel.start, panel.end - panel.start);
+                plan.task(Task::new("clear").write(region).run(|cx| {
+                    cx.blocks[0].slice_mut::<u8>().fill(0);
+                    Ok(())
+                }));
+            }
+        }
+    }
+
     /// The job that fills it; its result is the array.
     ///
     /// ```
