@@ -118,6 +118,46 @@ def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
     assert caught.value.needed > 2 << 20
 
 
+@pytest.mark.parametrize(("dtype", "tol"), [("float32", 1e-4), ("float32", 1e-6), ("float64", 1e-6)])
+@pytest.mark.parametrize("place", ["sparse", "dense", "cut"])
+def test_left_vectors_that_memory_has_no_room_for(place: str, dtype: Any, tol: float, tmp_path: Path) -> None:
+    """They go to scratch row by row in a few passes; where values are zero, one block after another."""
+    shape, k = (60_000, 120), 10
+    rng = np.random.default_rng(5)
+    a = sp.random(*shape, 0.05, "csr", dtype, rng=rng) @ sp.diags(np.linspace(1, 3, shape[1], dtype=dtype)).tocsr()
+    if place == "cut":
+        a = sp.vstack([a, sp.csr_matrix(np.ones((1, shape[1]), dtype))]).tocsr()
+    dense = a.toarray().astype("f8")
+    x: Any = oc.from_scipy(tmp_path / "a", a) if place in ("sparse", "cut") else oc.from_numpy(tmp_path / "a.npy", a.toarray())
+    plan = oc.explain(svds, x, k, tol=tol, memory="4MiB")
+    assert plan.notes["left vectors"] == f"row by row, {k} at once"
+    found = svds(x, k, tol=tol, memory="4MiB")
+    left, values, right = (np.asarray(part, "f8") for part in found)
+    rounding = 20 * np.finfo(dtype).eps
+    np.testing.assert_allclose(values, np.linalg.svd(dense, compute_uv=False)[:k][::-1], rtol=tol)
+    np.testing.assert_allclose(left.T @ left, np.eye(k), atol=rounding)
+    rest = np.linalg.norm(dense.T @ left - right.T * values, axis=0)
+    assert rest.max() <= (tol + rounding) * values[-1]
+    np.testing.assert_allclose(rest, found.residuals, atol=rounding * values[-1])
+    assert np.linalg.norm(dense @ right.T - left * values, axis=0).max() <= 10 * rounding * values[-1]
+    # Of rank 3: the other vectors are any that are orthonormal.
+    low = sp.csr_matrix(dense[:, :3].astype(dtype)) @ sp.csr_matrix(rng.standard_normal((3, shape[1])).astype(dtype))
+    low_rank = svds(oc.from_scipy(tmp_path / "low", low.tocsr()), k, tol=tol, memory="6MiB")
+    left, values = np.asarray(low_rank[0], "f8"), np.asarray(low_rank[1])
+    np.testing.assert_allclose(left.T @ left, np.eye(k), atol=rounding)
+    np.testing.assert_allclose(values[:-3], 0, atol=1e-5 * values[-1])
+
+
+def test_components_of_more_rows_and_features_than_memory_has_room_for() -> None:
+    """Six left vectors take 11 MiB, the covariance 17."""
+    shape = (250_000, 1500)
+    a = sp.random(*shape, 0.002, "csr", rng=np.random.default_rng(5)) @ sp.diags(np.linspace(1, 3, shape[1])).tocsr()
+    mean = np.asarray(a.mean(axis=0)).ravel()
+    covariance = (a.T @ a).toarray() - shape[0] * np.outer(mean, mean)
+    found = PCA(6, memory="16MiB").fit(a)
+    np.testing.assert_allclose(found.singular_values_**2, np.linalg.eigvalsh(covariance)[:-7:-1], rtol=1e-6)
+
+
 def test_the_bits_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
     a = sp.random(3000, 700, 0.02, "csr", np.float32, random_state=3)
     found = []

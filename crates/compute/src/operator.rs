@@ -19,8 +19,8 @@ pub use laplacian::{Degrees, GraphForm, Laplacian};
 pub use matrix::Matrix;
 pub use turned::Turned;
 
-use outcore_core::Stage;
-use outcore_core::{Error, Result};
+use outcore_core::{Error, Result, Stage};
+use outcore_matrix::Array;
 
 /// A linear map A, m x n.
 ///
@@ -68,6 +68,11 @@ pub trait Operator {
         self.held_bytes(columns) + 8 * (self.shape()[0] * columns) as u64
     }
 
+    /// Products whose rows are made one after another, if it has them.
+    fn by_rows(&self) -> Option<&dyn RowProduct> {
+        None
+    }
+
     /// What products are rounded to: the machine epsilon of the type that they are computed in.
     fn epsilon(&self) -> f64 {
         f64::EPSILON
@@ -98,6 +103,19 @@ pub trait Operator {
     fn apply_gram(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
         gram_of_two_products(self, x, y, stage)
     }
+}
+
+/// Products that are as tall as memory has no room for: each row goes to scratch as it is made.
+pub trait RowProduct {
+    /// Bytes that a product with a block of columns holds, besides the columns.
+    fn rows_held_bytes(&self, columns: usize) -> u64;
+
+    /// A X for X of n x c: an array of m x c, row after row, and what is to be taken off each of its
+    /// columns. One pass.
+    ///
+    /// # Errors
+    /// As [`apply`](Operator::apply); what keeps the array from being made.
+    fn apply_rows(&self, x: MatRef<'_, f64>, stage: &mut Stage) -> Result<(Array, Vec<f64>)>;
 }
 
 /// A number that other vectors have not, most probably: FNV-1a.

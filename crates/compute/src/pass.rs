@@ -22,4 +22,4 @@ pub(crate) use lanes::Lanes;
 pub(crate) use map::{Map, map};
 pub use outcore_matrix::Rows;
 pub(crate) use part_fold::{PartFold, PassedRows, fold_parts};
-pub(crate) use row_map::{Cost, RowMap, TaskContext, map_into};
+pub(crate) use row_map::{Cost, RowMap, TaskContext, map_into, mapped_bytes};

@@ -48,8 +48,8 @@ pub fn distances(session: &Session, x: Rows, centers: &[f64], out: Output) -> Re
     }
     let (real, blas) = (x.real()?, session.blas().clone());
     with_real!(real, T => match &x {
-        Rows::Dense(_) => map_into::<T, _>(session, "distances", &x, Centered::new(centers, d, blas), real.into(), out),
-        Rows::Sparse(_) => map_into::<T, _>(session, "distances", &x, Across::new(centers, d), real.into(), out),
+        Rows::Dense(_) => map_into::<T, _>(session, "distances", &x, Centered::new(centers, d, blas), out),
+        Rows::Sparse(_) => map_into::<T, _>(session, "distances", &x, Across::new(centers, d), out),
     })
 }
 
@@ -114,6 +114,8 @@ fn squares(centers: &[f64], d: usize) -> Vec<f64> {
 }
 
 impl<T: Real> RowMap<T> for Centered {
+    type Element = T;
+
     fn width(&self) -> u64 {
         self.squares.len() as u64
     }
@@ -173,6 +175,8 @@ impl<T: Real> Across<T> {
 }
 
 impl<T: Real> RowMap<T> for Across<T> {
+    type Element = T;
+
     fn width(&self) -> u64 {
         self.squares.len() as u64
     }

@@ -57,7 +57,7 @@ pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result
         let matrix: Vec<T> = map.matrix.iter().map(|&value| T::of(value)).collect();
         let Affine { before, after, .. } = map;
         let map = Prepared { features: d as usize, width: k as usize, matrix, before, after, blas: session.blas().clone() };
-        map_into::<T, _>(session, "affine map", &x.into(), map, real.into(), out)
+        map_into::<T, _>(session, "affine map", &x.into(), map, out)
     })
 }
 
@@ -71,6 +71,8 @@ struct Prepared<T> {
 }
 
 impl<T: Real> RowMap<T> for Prepared<T> {
+    type Element = T;
+
     fn width(&self) -> u64 {
         self.width as u64
     }

@@ -54,7 +54,7 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
         return Err(Error::value("the map must be a matrix in memory in CSR"));
     }
     let density = (r.nonzeros() as f64 / r.rows().max(1) as f64).ceil() as usize;
-    with_real!(real, T => map_into::<T, _>(session, "projection", &x, Projection { map: r.blocks(&r.whole()), r: r.clone(), density }, real.into(), out))
+    with_real!(real, T => map_into::<T, _>(session, "projection", &x, Projection { map: r.blocks(&r.whole()), r: r.clone(), density }, out))
 }
 
 struct Projection {
@@ -65,6 +65,8 @@ struct Projection {
 }
 
 impl<T: Real> RowMap<T> for Projection {
+    type Element = T;
+
     fn width(&self) -> u64 {
         self.r.cols()
     }

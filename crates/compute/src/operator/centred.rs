@@ -2,8 +2,9 @@
 
 use outcore_core::{Error, Result, Stage};
 use outcore_kernels::{MatMut, MatRef};
+use outcore_matrix::Array;
 
-use super::{Operator, hash};
+use super::{Operator, RowProduct, hash};
 
 /// A - 1 mean^T, m x n.
 pub struct Centred<O> {
@@ -84,6 +85,10 @@ impl<O: Operator> Operator for Centred<O> {
         self.operator.pass_bytes()
     }
 
+    fn by_rows(&self) -> Option<&dyn RowProduct> {
+        self.operator.by_rows().map(|_| self as &dyn RowProduct)
+    }
+
     fn epsilon(&self) -> f64 {
         self.operator.epsilon()
     }
@@ -126,5 +131,24 @@ impl<O: Operator> Operator for Centred<O> {
             .collect();
         self.take_off_mean(y, &factors);
         Ok(())
+    }
+}
+
+impl<O: Operator> Centred<O> {
+    fn rows(&self) -> &dyn RowProduct {
+        let rows = self.operator.by_rows();
+        rows.expect("it was asked whether there are such products")
+    }
+}
+
+impl<O: Operator> RowProduct for Centred<O> {
+    fn rows_held_bytes(&self, columns: usize) -> u64 {
+        self.rows().rows_held_bytes(columns) + 8 * (self.mean.len() + columns) as u64
+    }
+
+    fn apply_rows(&self, x: MatRef<'_, f64>, stage: &mut Stage) -> Result<(Array, Vec<f64>)> {
+        let (rows, offsets) = self.rows().apply_rows(x, stage)?;
+        let along = self.along_mean(x).into_iter().zip(offsets);
+        Ok((rows, along.map(|(along, offset)| along + offset).collect()))
     }
 }

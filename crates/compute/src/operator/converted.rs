@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 
 use outcore_core::Result;
 use outcore_kernels as kernels;
-use outcore_kernels::{Lines, Mat, MatRef, Real};
+use outcore_kernels::{Lines, Mat, MatMut, MatRef, Real};
 
-use crate::pass::{Fold, Map};
+use crate::pass::{Cost, Fold, Map, RowMap, TaskContext};
 
 /// A pass over rows of U that is made for rows of T.
 pub(super) struct Converted<P, T> {
@@ -99,5 +99,44 @@ impl<T: Real, U: Real, P: Fold<T>> Fold<U> for Converted<P, T> {
 
     fn merge(&self, into: &mut [P::Element], other: &[P::Element]) {
         self.pass.merge(into, other);
+    }
+}
+
+impl<T: Real, U: Real, P: RowMap<T, Element = T>> RowMap<U> for Converted<P, T> {
+    type Element = T;
+
+    fn width(&self) -> u64 {
+        self.pass.width()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.pass.held_bytes()
+    }
+
+    fn cost(&self, rows: usize, entries: usize, by_rows: bool) -> Cost {
+        let cost = self.pass.cost(rows, entries, by_rows);
+        Cost {
+            held: cost.held + self.bytes(rows),
+            ..cost
+        }
+    }
+
+    fn dense(&self, y: MatMut<'_, T>, x: MatRef<'_, U>, work: TaskContext<'_>) -> Result<()> {
+        self.pass.dense(y, Self::rows(x)?.as_ref(), work)
+    }
+
+    fn sparse_bytes_max(&self) -> u64 {
+        self.pass.sparse_bytes_max()
+    }
+
+    fn sparse(
+        &self,
+        y: MatMut<'_, T>,
+        numbers: &mut [f64],
+        lines: impl Lines<U>,
+        work: TaskContext<'_>,
+    ) -> Result<()> {
+        let lines = kernels::Converted::new(lines);
+        self.pass.sparse(y, numbers, lines, work)
     }
 }

@@ -2,15 +2,19 @@
 //! rows.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use outcore_core::{Error, Job, RealType, Result, Session, Stage, with_real};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
-use outcore_matrix::{Compressed, Rows};
+use outcore_matrix::{Array, Compressed, Output, Rows};
 
 use super::converted::Converted;
-use super::{Operator, gram_of_two_products};
-use crate::pass::{Fold, Map, cuts_rows, fold, map};
+use super::{Operator, RowProduct, gram_of_two_products};
+use crate::linalg::{in_calls, short_piece_bytes};
+use crate::pass::{
+    Cost, Fold, Map, RowMap, TaskContext, cuts_rows, fold, map, map_into, mapped_bytes,
+};
 
 /// A matrix; products are computed in its real type, or in f64.
 pub struct Matrix {
@@ -131,6 +135,22 @@ impl Matrix {
         with_real!(self.stored, S => fold::<S, _>(&self.session, name, &self.rows, sums))
     }
 
+    /// The same for rows that go to scratch.
+    fn rows_job<T: Real>(
+        &self,
+        rows: impl RowMap<T, Element = T>,
+        stage: &mut Stage,
+    ) -> Result<Array> {
+        let (session, out) = (&self.session, Output::Scratch);
+        stage.complete(match self.stored == T::DTYPE {
+            true => map_into::<T, _>(session, "product", &self.rows, rows, out)?,
+            false => {
+                let rows = Converted::new(rows, self.converted_width());
+                with_real!(self.stored, S => map_into::<S, _>(session, "product", &self.rows, rows, out)?)
+            }
+        })
+    }
+
     /// Found out from the plans of the passes, which depend on the budget alone.
     fn floor_bytes<T: Real>(&self, columns: usize) -> u64 {
         let [count, width] = [self.rows.count(), self.rows.width()];
@@ -239,6 +259,10 @@ impl Operator for Matrix {
         with_real!(self.real, T => T::EPSILON.f64())
     }
 
+    fn by_rows(&self) -> Option<&dyn RowProduct> {
+        (!self.is_by_columns()).then_some(self)
+    }
+
     fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
         with_real!(self.real, T => match self.is_by_columns() {
             false => self.along_rows::<T>(x, y, stage),
@@ -268,6 +292,27 @@ impl Operator for Matrix {
             return Ok(());
         }
         gram_of_two_products(self, x, y, stage)
+    }
+}
+
+impl RowProduct for Matrix {
+    fn rows_held_bytes(&self, columns: usize) -> u64 {
+        let (session, rows, width) = (&self.session, &self.rows, self.rows.width());
+        with_real!(self.real, T => {
+            let map = Along(self.zeros::<T>(width, columns));
+            match self.stored == T::DTYPE {
+                true => mapped_bytes::<T, _>(session, rows, &map),
+                false => {
+                    let map = Converted::new(map, self.converted_width());
+                    with_real!(self.stored, S => mapped_bytes::<S, _>(session, rows, &map))
+                }
+            }
+        })
+    }
+
+    fn apply_rows(&self, x: MatRef<'_, f64>, stage: &mut Stage) -> Result<(Array, Vec<f64>)> {
+        let rows = with_real!(self.real, T => self.rows_job(Along(self.product::<T>(x)), stage)?);
+        Ok((rows, vec![0.0; x.ncols()]))
     }
 }
 
@@ -384,6 +429,52 @@ impl<T: Real> Map<T> for Along<T> {
 
     fn merge(&self, into: &mut T, other: &T) {
         *into += *other;
+    }
+}
+
+impl<T: Real> RowMap<T> for Along<T> {
+    type Element = T;
+
+    fn width(&self) -> u64 {
+        self.0.width as u64
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn cost(&self, rows: usize, entries: usize, _by_rows: bool) -> Cost {
+        let width = self.0.width;
+        match self.0.is_dense {
+            true => Cost {
+                flops: kernels::gemm_flops(rows, width, self.0.x.len() / width.max(1)),
+                held: self.0.scratch_bytes(rows),
+                ..Cost::default()
+            },
+            false => Cost {
+                flops: kernels::csrmm_flops(entries, width),
+                ..Cost::default()
+            },
+        }
+    }
+
+    fn dense(&self, y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
+        let stop = || work.cancelled.load(Ordering::Relaxed);
+        in_calls(y, T::ONE, x, self.0.x()?, T::ZERO, &self.0.blas, stop)
+    }
+
+    fn sparse_bytes_max(&self) -> u64 {
+        short_piece_bytes(self.0.width as u64, size_of::<T>() as u64)
+    }
+
+    fn sparse(
+        &self,
+        y: MatMut<'_, T>,
+        _numbers: &mut [f64],
+        lines: impl Lines<T>,
+        _work: TaskContext<'_>,
+    ) -> Result<()> {
+        Ok(kernels::csrmm(y, T::ONE, lines, self.0.x()?, 0, T::ONE)?)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session};
+use outcore_core::{Error, Job, MemorySplit, Order, Result, Session};
 use outcore_engine::{Block, Plan, Region, Task, go_on};
 use outcore_kernels as kernels;
 use outcore_kernels::{Lines, MatMut, MatRef, Real};
@@ -39,6 +39,9 @@ pub(crate) struct TaskContext<'a> {
 
 /// What each row becomes.
 pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
+    /// Elements of the result.
+    type Element: Real;
+
     /// Columns of the result.
     fn width(&self) -> u64;
 
@@ -54,7 +57,12 @@ pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
     fn cost(&self, rows: usize, entries: usize, by_rows: bool) -> Cost;
 
     /// Writes the rows of the result.
-    fn dense(&self, y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()>;
+    fn dense(
+        &self,
+        y: MatMut<'_, Self::Element>,
+        x: MatRef<'_, T>,
+        work: TaskContext<'_>,
+    ) -> Result<()>;
 
     /// Bytes of sparse rows that one call takes at most, since it cannot be interrupted.
     fn sparse_bytes_max(&self) -> u64 {
@@ -76,7 +84,7 @@ pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
     /// and to a number for each row.
     fn sparse(
         &self,
-        y: MatMut<'_, T>,
+        y: MatMut<'_, Self::Element>,
         numbers: &mut [f64],
         lines: impl Lines<T>,
         work: TaskContext<'_>,
@@ -86,9 +94,36 @@ pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
     }
 
     /// Makes rows of the result of what sparse rows have come to.
-    fn finish(&self, y: MatMut<'_, T>, numbers: &[f64]) {
+    fn finish(&self, y: MatMut<'_, Self::Element>, numbers: &[f64]) {
         let _ = (y, numbers);
     }
+}
+
+/// Bytes that [`map_into`] reserves with one task at a time, at most: the map, and a panel of rows
+/// beside what it becomes, in frames that may be an eighth larger.
+pub(crate) fn mapped_bytes<T: Real, M: RowMap<T>>(session: &Session, rows: &Rows, map: &M) -> u64 {
+    let made = map.width() * size_of::<M::Element>() as u64;
+    let element = size_of::<T>() as u64;
+    let split = MemorySplit::new(session).hold(map.held_bytes());
+    let panel = split.mapped_panel_bytes();
+    let cost = |count: u64, entries: u64| {
+        let cost = map.cost(count as usize, entries as usize, true);
+        (cost.scratch + cost.held) as u64 + 8 * count
+    };
+    let (panel, task) = match rows {
+        Rows::Dense(x) => {
+            let panel = panel.max(x.cols() * element + made);
+            let count = (panel / (x.cols() * element + made).max(1)).min(x.rows());
+            (panel, cost(count, count * x.cols()))
+        }
+        Rows::Sparse(a) => {
+            let smallest = a.pieces(0, |_| 0).into_iter();
+            let bytes = |piece: Piece| a.bytes_of(&piece) + piece.lines().count() as u64 * made;
+            let panel = panel.max(smallest.map(bytes).max().unwrap_or(0));
+            (panel, cost(panel / made.max(1), panel / element))
+        }
+    };
+    map.held_bytes() + panel + panel / 4 + task
 }
 
 /// A matrix with a row for each row. Cost: reads the rows once, writes the result once.
@@ -100,17 +135,16 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
     name: &'static str,
     rows: &Rows,
     map: M,
-    dtype: DType,
     out: Output,
 ) -> Result<Job<Array>> {
     if let Rows::Dense(x) = rows {
         out.check_distinct(&[x])?;
     }
-    let (width, element) = (map.width(), size_of::<T>() as u64);
+    let (width, element) = (map.width(), size_of::<M::Element>() as u64);
     let mut plan = Plan::new(name);
     let target = out.target(
         session,
-        dtype,
+        M::Element::DTYPE.into(),
         &[rows.count(), width],
         Order::Row,
         &mut plan,
@@ -156,7 +190,11 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                         scratch: cx.scratch,
                         cancelled: cx.cancelled,
                     };
-                    Ok(map.dense(y.of_mut::<T>(written)?, tile.of::<T>(&read[0])?, work)?)
+                    Ok(map.dense(
+                        y.of_mut::<M::Element>(written)?,
+                        tile.of::<T>(&read[0])?,
+                        work,
+                    )?)
                 }));
             }
         }
@@ -194,9 +232,9 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                 plan.task(task.run(move |cx| {
                     let Some((written, read)) = cx.blocks.split_last_mut() else { unreachable!("the result is declared") };
                     let (read, others) = read.split_at(piece_blocks);
-                    let mut y = y.of_mut::<T>(written)?;
+                    let mut y = y.of_mut::<M::Element>(written)?;
                     if is_first {
-                        kernels::scale_until(y.as_mut(), T::ZERO, &|| cx.cancelled.load(Ordering::Relaxed));
+                        kernels::scale_until(y.as_mut(), M::Element::ZERO, &|| cx.cancelled.load(Ordering::Relaxed));
                     }
                     let mut numbers = vec![0.0; count];
                     if joins {

@@ -39,6 +39,8 @@ pub(super) struct Planned {
     pub(super) left: Option<TallLayout>,
     /// Columns of products for residuals and left singular vectors.
     pub(super) chunk: usize,
+    /// The same where left vectors go to scratch row by row, if more are made at once then.
+    pub(super) chunk_by_rows: Option<usize>,
     /// What is held besides bases.
     blocks_bytes: u64,
     needed_bytes: u64,
@@ -78,6 +80,8 @@ struct Needs<'a> {
     products: &'a dyn Fn(usize) -> u64,
     /// Rows of left singular vectors, and the same of products that make them.
     left: Option<(usize, &'a dyn Fn(usize) -> u64)>,
+    /// The same of products that make them row by row, if there are such.
+    by_rows: Option<&'a dyn Fn(usize) -> u64>,
 }
 
 impl Needs<'_> {
@@ -108,6 +112,36 @@ impl Needs<'_> {
             blocks: blocks_bytes(self.order + rows, chunk) + small_bytes(count, chunk),
             passing: passing.fold(products, u64::max).max(finish),
         }
+    }
+
+    /// The same where left vectors go to scratch row by row: beside the images of right ones, and
+    /// with the products of all left ones.
+    fn end_by_rows(&self, layout: TallLayout, left: TallLayout, chunk: usize) -> Option<Need> {
+        let (count, rows) = (self.count, self.by_rows?(chunk));
+        let images = TallLayout::in_scratch(self.order, count);
+        let passing = [layout, left, images].map(|layout| layout.passing_bytes(count));
+        let end = self.end(layout, Some(left), 1);
+        Some(Need {
+            bases: end.bases,
+            blocks: blocks_bytes(self.order, chunk) + small_bytes(count, count),
+            passing: passing
+                .into_iter()
+                .fold(rows.max((self.products)(chunk)), u64::max)
+                .max(end.passing),
+        })
+    }
+
+    /// How many left vectors are made at once where they go to scratch row by row.
+    fn widest_by_rows(
+        &self,
+        layout: TallLayout,
+        left: TallLayout,
+        split: &MemorySplit,
+    ) -> Option<(usize, Need)> {
+        let chunks = CHUNKS.into_iter().map(|chunk| chunk.min(self.count));
+        chunks
+            .filter_map(|chunk| Some((chunk, self.end_by_rows(layout, left, chunk)?)))
+            .find(|(_, need)| need.fits(split, true))
     }
 
     /// Where left vectors may lie, how many are made at once, and whether there must be room for
@@ -172,6 +206,8 @@ impl Planned {
         let (split, count) = (MemorySplit::new(session), options.count);
         let products = known(|columns| operator.held_bytes(columns));
         let left_products = known(|columns| left.map_or(0, |(_, left)| left.held_bytes(columns)));
+        let by_rows = left.and_then(|(_, left)| left.by_rows());
+        let rows_held = known(|columns| by_rows.map_or(0, |rows| rows.rows_held_bytes(columns)));
         let needs = Needs {
             order,
             count,
@@ -182,6 +218,7 @@ impl Planned {
                 .sum(),
             products: &products,
             left: left.map(|(rows, _)| (rows, &left_products as &dyn Fn(usize) -> u64)),
+            by_rows: by_rows.map(|_| &rows_held as &dyn Fn(usize) -> u64),
         };
         let refused = |needed| Error::OverBudget {
             what: format!("{count} pairs of {}, of order {order}", operator.name()),
@@ -215,6 +252,12 @@ impl Planned {
                 if needed > split.free() {
                     return Err(refused(needed));
                 }
+                let by_rows = left
+                    .filter(|left| !left.in_memory)
+                    .and_then(|left| needs.widest_by_rows(layout, left, &split))
+                    .filter(|(wider, need)| *wider > chunk && need.bytes() <= split.free());
+                let blocks = by_rows.map_or(blocks, |(_, need)| blocks.max(need.blocks));
+                let needed = by_rows.map_or(needed, |(_, need)| needed.max(need.bytes()));
                 let widened = |layout: TallLayout, width, bases| {
                     layout.widened(&split.hold(bases + blocks + layout.passing_bytes(width)))
                 };
@@ -227,6 +270,7 @@ impl Planned {
                     },
                     left: left.map(|layout| widened(layout, chunk, end.bases)),
                     chunk,
+                    chunk_by_rows: by_rows.map(|(chunk, _)| chunk),
                     blocks_bytes: blocks,
                     needed_bytes: needed,
                 });
@@ -251,8 +295,10 @@ impl Planned {
     ) {
         let Course { block, layout, .. } = self.course;
         plan.hold(self.needed_bytes);
-        let after = products_after * options.count.div_ceil(self.chunk.max(1));
-        let least = options.count.div_ceil(block) + after;
+        let passes = |chunk: usize| products_after * options.count.div_ceil(chunk.max(1));
+        let after = passes(self.chunk) + self.chunk_by_rows.map_or(0, passes);
+        let widest = self.chunk_by_rows.unwrap_or(self.chunk);
+        let least = options.count.div_ceil(block) + passes(widest);
         let cycle = layout.capacity.div_ceil(block);
         plan.note("block", block);
         plan.note("basis", format!("{} columns", layout.capacity));
@@ -264,6 +310,9 @@ impl Planned {
                 "in scratch"
             },
         );
+        if let Some(chunk) = self.chunk_by_rows {
+            plan.note("left vectors", format!("row by row, {chunk} at once"));
+        }
         plan.note("passes at least", least);
         plan.note("passes at most", cycle * (options.restarts_max + 1) + after);
         plan.note("bytes a pass", operator.pass_bytes());

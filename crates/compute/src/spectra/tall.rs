@@ -325,7 +325,7 @@ impl Tall {
         work: Box<Work>,
     ) -> Result<Mat<f64>> {
         let width = block_width(beside);
-        let flops = 4 * used.max(width) * width.max(1);
+        let flops = 4 * used.max(width) * width.max(sum[1]).max(1);
         let lanes: Arc<Vec<_>> = Arc::new(
             (0..self.cut.lanes())
                 .map(|_| Mutex::new(Mat::<f64>::zeros(sum[0], sum[1])))
@@ -354,7 +354,7 @@ impl Tall {
         let run = Arc::new(run);
         let mut plan = Plan::new(name);
         let orders: Vec<_> = lanes.iter().map(|_| plan.serial()).collect();
-        let held = task_bytes(&cut, used, width, self.session.blas());
+        let held = task_bytes(&cut, used, width.max(sum[1]), self.session.blas());
         for (at, range) in self.in_turns() {
             let run = Arc::clone(&run);
             let task = Task::new(name)
@@ -437,6 +437,64 @@ impl Tall {
         }
         self.used += width;
         Ok(())
+    }
+
+    /// Appends the columns of an array that lies row after row, less a number for each.
+    pub(super) fn append_rows(
+        &mut self,
+        rows: &Array,
+        offsets: Vec<f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        let width = offsets.len();
+        assert!(self.used + width <= self.capacity, "there is room");
+        let Place::Scratch(arrays) = &self.place else {
+            unreachable!("what fits memory is made there")
+        };
+        let mut plan = Plan::new("append columns");
+        let extent = plan.extent(rows.extent());
+        let (columns, offsets) = (self.used..self.used + width, Arc::new(offsets));
+        for range in self.ranges() {
+            let into = tile(&mut plan, &arrays[0], &range, columns.clone());
+            let lines = range.start as u64..range.end as u64;
+            let from = rows.layout().tile(extent, lines, 0..width as u64);
+            let (dtype, offsets) = (rows.dtype(), Arc::clone(&offsets));
+            let task = Task::new("append columns").read(from.region);
+            plan.task(task.write(into.region).run(move |cx| {
+                let (read, written) = cx.blocks.split_at_mut(1);
+                let mut into = into.of_mut::<f64>(&mut written[0])?;
+                match dtype {
+                    DType::F32 => less(from.of::<f32>(&read[0])?, into.as_mut(), &offsets),
+                    _ => less(from.of::<f64>(&read[0])?, into.as_mut(), &offsets),
+                }
+                let (rows, padding) = (range.len(), into.nrows() - range.len());
+                into.subrows_mut(rows, padding).fill(0.0);
+                Ok(())
+            }));
+        }
+        let fraction = stage.fraction();
+        stage.run(plan, fraction)?;
+        self.used += width;
+        Ok(())
+    }
+
+    /// V^T V.
+    pub(super) fn gram(&self, stage: &mut Stage) -> Result<Mat<f64>> {
+        let (used, blas) = (self.used, self.session.blas().clone());
+        let lower = self.pass(
+            "Gram matrix",
+            &self.nothing(),
+            [used, used],
+            stage,
+            move |_, v, _, sum| Ok(kernels::syrk(sum, 1.0, v.transpose(), 1.0, &blas)?),
+        )?;
+        Ok(Mat::from_fn(used, used, |i, j| lower[(i.max(j), i.min(j))]))
+    }
+
+    /// No columns beside it.
+    fn nothing(&self) -> Panels {
+        let nothing = |range: Range<usize>| Mutex::new(Mat::zeros(range.len(), 0));
+        Arc::new(self.ranges().map(nothing).collect())
     }
 
     fn write_panels(
@@ -577,8 +635,7 @@ impl Tall {
     /// What a column is multiplied by to have the entry of largest magnitude positive; the first of
     /// several such decides.
     pub(super) fn signs(&self, stage: &mut Stage) -> Result<Vec<f64>> {
-        let nothing = |range: Range<usize>| Mutex::new(Mat::zeros(range.len(), 0));
-        let none: Panels = Arc::new(self.ranges().map(nothing).collect());
+        let none = self.nothing();
         let found = Arc::new(Mutex::new(vec![(0.0f64, usize::MAX); self.used]));
         let into = Arc::clone(&found);
         self.pass("signs", &none, [0, 0], stage, move |first, panel, _, _| {
@@ -663,6 +720,15 @@ fn put<T: kernels::Real>(from: MatRef<'_, f64>, mut into: MatMut<'_, T>, factors
     for (column, factor) in factors.iter().enumerate() {
         for row in 0..from.nrows() {
             into[(row, column)] = T::of(factor * from[(row, column)]);
+        }
+    }
+}
+
+/// Rows less a number for each column.
+fn less<T: kernels::Real>(rows: MatRef<'_, T>, mut into: MatMut<'_, f64>, offsets: &[f64]) {
+    for (column, offset) in offsets.iter().enumerate() {
+        for row in 0..rows.nrows() {
+            into[(row, column)] = rows[(row, column)].f64() - offset;
         }
     }
 }

@@ -11,8 +11,14 @@ use outcore_kernels::{Mat, MatRef};
 use super::course::Planned;
 use super::orthonormal::{Noise, append};
 use super::search::Found;
-use super::tall::Tall;
-use crate::operator::Operator;
+use super::tall::{Tall, TallLayout};
+use crate::operator::{Operator, RowProduct};
+
+/// A vector of fewer roundings of a product than this is not known.
+const ROUNDING: f64 = 256.0;
+
+/// The least square of a singular value of unit vectors that are made orthonormal at once.
+const INDEPENDENT: f64 = 1e-2;
 
 /// What a search has found, with the left vectors; right ones are its vectors.
 pub(super) struct Left {
@@ -50,6 +56,101 @@ pub(super) fn triplets<O: Operator>(
     planned: &Planned,
     stage: &mut Stage,
 ) -> Result<Left> {
+    if let (Some(chunk), Some(rows)) = (planned.chunk_by_rows, operator.by_rows()) {
+        let layout = planned.left.expect("triplets have left vectors");
+        let parts = (operator, rows);
+        if let Some(left) = by_rows(session, parts, found, layout, chunk, stage)? {
+            return Ok(left);
+        }
+    }
+    column_by_column(session, operator, found, planned, stage)
+}
+
+/// All of A V goes to scratch, and its Gram matrix says what makes it orthonormal, where no value is
+/// so small that its vector is rounding: nothing then. Of the residuals A^T U - V S, A^T A V is what
+/// another pass has; it changes as A V does.
+fn by_rows<O: Operator>(
+    session: &Session,
+    (operator, rows): (&O, &dyn RowProduct),
+    found: &mut Found,
+    layout: TallLayout,
+    chunk: usize,
+    stage: &mut Stage,
+) -> Result<Option<Left>> {
+    let ([_, n], count) = (operator.shape(), found.values.len());
+    let mut left = Tall::new(session, layout, stage)?;
+    let mut images = Tall::new(session, TallLayout::in_scratch(n, count), stage)?;
+    let chunks = || {
+        (0..count)
+            .step_by(chunk)
+            .map(|first| first..count.min(first + chunk))
+    };
+    for columns in chunks() {
+        let v = found.vectors.columns(columns.clone(), stage)?;
+        let (made, offsets) = rows.apply_rows(v.as_ref(), stage)?;
+        left.append_rows(&made, offsets, stage)?;
+        let mut image = Mat::zeros(n, columns.len());
+        operator.apply_gram(v.as_ref(), image.as_mut(), stage)?;
+        let image = images.split(image.as_ref());
+        images.append(&image, stage)?;
+        found.products += 2;
+        stage.reach(0.9 + 0.08 * columns.end as f64 / count as f64);
+    }
+    let gram = left.gram(stage)?;
+    let lengths: Vec<f64> = (0..count).map(|at| gram[(at, at)].sqrt()).collect();
+    let largest = lengths.iter().fold(0.0, |a: f64, b| a.max(*b));
+    let least = ROUNDING * operator.epsilon() * largest;
+    if !lengths.iter().all(|length| *length > least) {
+        return Ok(None);
+    }
+    let unit = Mat::from_fn(count, count, |i, j| {
+        gram[(i, j)] / (lengths[i] * lengths[j])
+    });
+    let eigen = kernels::eigh(unit.as_ref(), None)?;
+    if !eigen.values.iter().all(|square| *square > INDEPENDENT) {
+        return Ok(None);
+    }
+    // A V = Q R, with R = E^1/2 Y^T D where the unit Gram matrix is Y E Y^T.
+    let root = |at: usize| eigen.values[at].sqrt();
+    let factor = Mat::from_fn(count, count, |i, j| {
+        root(i) * eigen.vectors[(j, i)] * lengths[j]
+    });
+    let inverse = Mat::from_fn(count, count, |i, j| {
+        eigen.vectors[(i, j)] / (lengths[i] * root(j))
+    });
+    let small = kernels::svd(factor.as_ref())?;
+    let along = ascending(&small.right);
+    let into = &inverse * ascending(&small.left);
+    left.rotate(into.as_ref(), 0..0, stage)?;
+    images.rotate(into.as_ref(), 0..0, stage)?;
+    found.vectors.rotate(along.as_ref(), 0..0, stage)?;
+    let values: Vec<f64> = small.values.into_iter().rev().collect();
+    let mut residuals = Vec::with_capacity(count);
+    for columns in chunks() {
+        let image = images.columns(columns.clone(), stage)?;
+        let v = found.vectors.columns(columns.clone(), stage)?;
+        residuals.extend(differences(&image, v.as_ref(), &values[columns]));
+    }
+    Ok(Some(Left {
+        left,
+        values,
+        residuals,
+    }))
+}
+
+fn ascending(vectors: &Mat<f64>) -> Mat<f64> {
+    vectors.as_ref().reverse_cols().to_owned()
+}
+
+/// Columns of A V are in memory, some at a time, and become orthonormal one block after another: any
+/// rank is right.
+fn column_by_column<O: Operator>(
+    session: &Session,
+    operator: &O,
+    found: &mut Found,
+    planned: &Planned,
+    stage: &mut Stage,
+) -> Result<Left> {
     let ([m, n], count) = (operator.shape(), found.values.len());
     let layout = planned.left.expect("triplets have left vectors");
     let mut left = Tall::new(session, layout, stage)?;
@@ -81,7 +182,6 @@ pub(super) fn triplets<O: Operator>(
         stage.reach(0.9 + 0.05 * columns.end as f64 / count as f64);
     }
     let small = kernels::svd(factor.as_ref())?;
-    let ascending = |vectors: &Mat<f64>| vectors.as_ref().reverse_cols().to_owned();
     left.rotate(ascending(&small.left).as_ref(), 0..0, stage)?;
     found
         .vectors

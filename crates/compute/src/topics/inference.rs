@@ -63,7 +63,7 @@ pub fn weights(
         rate,
     };
     let rows = Rows::Sparse(x.clone());
-    with_real!(x.real(), T => map_into::<T, _>(session, "topics of documents", &rows, map, x.real().into(), out))
+    with_real!(x.real(), T => map_into::<T, _>(session, "topics of documents", &rows, map, out))
 }
 
 struct Inference {
@@ -110,6 +110,8 @@ impl Inference {
 }
 
 impl<T: Real> RowMap<T> for Inference {
+    type Element = T;
+
     fn width(&self) -> u64 {
         self.count as u64
     }
