@@ -143,16 +143,8 @@ impl Output {
     }
 }
 
-/// A new file is opened like any other, so that it is written in place like any other.
-fn finished(session: &Session, array: Array, is_new: bool) -> Result<Array> {
-    match array.path().filter(|_| is_new) {
-        Some(path) => Array::open(session, path),
-        None => Ok(array),
-    }
-}
-
-impl Target {
-    /// Writes zeros to all of a new file first, where that is faster than to have `regions`, which
+impl Array {
+    /// Writes zeros to all of a file that is new, where that is faster than to have `regions`, which
     /// the plan is to write, be the first that their blocks see. `panel_bytes` are written at once.
     pub fn cleared_for(
         &self,
@@ -168,9 +160,8 @@ impl Target {
                 .any(|edge| !edge.is_multiple_of(FILE_BLOCK_BYTES))
         };
         let parts: u64 = regions.filter(is_part).map(|region| region.rows).sum();
-        let (start, bytes) = (self.array.layout().offset, self.array.nbytes());
-        if self.writer.is_none() && parts as f64 * FIRST_WRITE_S > bytes as f64 / DEVICE_BYTES_PER_S
-        {
+        let (start, bytes) = (self.layout().offset, self.nbytes());
+        if parts as f64 * FIRST_WRITE_S > bytes as f64 / DEVICE_BYTES_PER_S {
             for panel in cut(start..start + bytes, panel_bytes.min(CLEARED_BYTES)) {
                 let region = Region::span(into, panel.start, panel.end - panel.start);
                 plan.task(Task::new("clear").write(region).run(|cx| {
@@ -178,6 +169,29 @@ impl Target {
                     Ok(())
                 }));
             }
+        }
+    }
+}
+
+/// A new file is opened like any other, so that it is written in place like any other.
+fn finished(session: &Session, array: Array, is_new: bool) -> Result<Array> {
+    match array.path().filter(|_| is_new) {
+        Some(path) => Array::open(session, path),
+        None => Ok(array),
+    }
+}
+
+impl Target {
+    /// As [`Array::cleared_for`], where the file is new.
+    pub fn cleared_for(
+        &self,
+        plan: &mut Plan,
+        into: ExtentRef,
+        regions: impl Iterator<Item = Region>,
+        panel_bytes: u64,
+    ) {
+        if self.writer.is_none() {
+            self.array.cleared_for(plan, into, regions, panel_bytes);
         }
     }
 

@@ -1,10 +1,11 @@
 //! A matrix on SSD or in memory, dense or sparse, as an operator: each product is a pass over its
 //! rows.
 
-use std::sync::Arc;
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 use outcore_core::{Error, Job, RealType, Result, Session, Stage, with_real};
+use outcore_device::{Buf, Shared};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 use outcore_matrix::{Array, Compressed, Output, Rows};
@@ -75,30 +76,46 @@ impl Matrix {
         matches!(&self.rows, Rows::Sparse(a) if a.format() == Compressed::Columns)
     }
 
-    fn zeros<T: Real>(&self, height: u64, columns: usize) -> Product<T> {
-        Product {
-            x: Arc::new(vec![T::ZERO; height as usize * columns]),
-            width: columns,
+    /// Of zeros: what it holds counts, and no page of it is there.
+    fn zeros<T: Real>(&self, height: u64, columns: usize) -> Result<Product<T>> {
+        self.product_of(height as usize, columns, |_| ())
+    }
+
+    fn product<T: Real>(&self, x: MatRef<'_, f64>) -> Result<Product<T>> {
+        let columns = x.ncols();
+        self.product_of(x.nrows(), columns, |values| {
+            for (row, values) in values.chunks_exact_mut(columns.max(1)).enumerate() {
+                let columns = values.iter_mut().enumerate();
+                columns.for_each(|(column, value)| *value = T::of(x[(row, column)]));
+            }
+        })
+    }
+
+    fn product_of<T: Real>(
+        &self,
+        height: usize,
+        width: usize,
+        fill: impl FnOnce(&mut [T]),
+    ) -> Result<Product<T>> {
+        let bytes = (height * width).max(1) * size_of::<T>();
+        let mut x = Buf::not_inherited(bytes).map_err(|source| Error::NoMemory {
+            bytes: bytes as u64,
+            source,
+        })?;
+        fill(&mut bytemuck::cast_slice_mut(&mut x)[..height * width]);
+        Ok(Product {
+            x: x.freeze(),
+            height,
+            width,
+            element: PhantomData,
             is_dense: matches!(self.rows, Rows::Dense(_)),
             blas: self.session.blas().clone(),
-        }
+        })
     }
 
     /// Whether A^T A X cannot be made row by row.
     fn takes_two_passes(&self, state_bytes: u64) -> bool {
         self.is_by_columns() || cuts_rows(&self.session, &self.rows, state_bytes, state_bytes)
-    }
-
-    fn product<T: Real>(&self, x: MatRef<'_, f64>) -> Product<T> {
-        let (width, row_of) = (x.ncols(), |row| {
-            (0..x.ncols()).map(move |column| T::of(x[(row, column)]))
-        });
-        Product {
-            x: Arc::new((0..x.nrows()).flat_map(row_of).collect()),
-            width,
-            is_dense: matches!(self.rows, Rows::Dense(_)),
-            blas: self.session.blas().clone(),
-        }
     }
 
     /// Elements of a row that are converted before it is used; of sparse ones, no more than a line.
@@ -154,13 +171,14 @@ impl Matrix {
     /// Found out from the plans of the passes, which depend on the budget alone.
     fn floor_bytes<T: Real>(&self, columns: usize) -> u64 {
         let [count, width] = [self.rows.count(), self.rows.width()];
-        let across = Across {
-            product: self.zeros::<T>(count, columns),
+        let along = self.zeros::<T>(width, columns);
+        let across = self.zeros::<T>(count, columns).map(|product| Across {
+            product,
             height: width as usize,
-        };
+        });
         let passes = [
-            floor_bytes(self.map_job("product", Along(self.zeros::<T>(width, columns)))),
-            floor_bytes(self.fold_job("product", across)),
+            floor_bytes(along.and_then(|x| self.map_job("product", Along(x)))),
+            floor_bytes(across.and_then(|across| self.fold_job("product", across))),
         ];
         passes.into_iter().fold(0, u64::max) + (count + width) * (columns * size_of::<T>()) as u64
     }
@@ -172,7 +190,7 @@ impl Matrix {
         y: MatMut<'_, f64>,
         stage: &mut Stage,
     ) -> Result<()> {
-        let job = self.map_job("product", Along(self.product::<T>(x)))?;
+        let job = self.map_job("product", Along(self.product::<T>(x)?))?;
         put(&stage.complete(job)?, y);
         Ok(())
     }
@@ -185,7 +203,7 @@ impl Matrix {
         stage: &mut Stage,
     ) -> Result<()> {
         let across = Across {
-            product: self.product::<T>(x),
+            product: self.product::<T>(x)?,
             height: y.nrows(),
         };
         let job = self.fold_job("product", across)?;
@@ -204,7 +222,7 @@ impl Matrix {
         if self.takes_two_passes(state_bytes) {
             return Ok(false);
         }
-        let job = self.fold_job("Gram product", Twice(self.product::<T>(x)))?;
+        let job = self.fold_job("Gram product", Twice(self.product::<T>(x)?))?;
         put(&stage.complete(job)?, y);
         Ok(true)
     }
@@ -232,7 +250,7 @@ impl Operator for Matrix {
             return self.held_bytes(columns) + 8 * (self.shape()[0] * columns) as u64;
         }
         2 * vectors
-            + with_real!(self.real, T => floor_bytes(self.fold_job("Gram product", Twice(self.zeros::<T>(self.rows.width(), columns)))))
+            + with_real!(self.real, T => floor_bytes(self.zeros::<T>(self.rows.width(), columns).and_then(|x| self.fold_job("Gram product", Twice(x)))))
     }
 
     fn name(&self) -> &str {
@@ -299,7 +317,9 @@ impl RowProduct for Matrix {
     fn rows_held_bytes(&self, columns: usize) -> u64 {
         let (session, rows, width) = (&self.session, &self.rows, self.rows.width());
         with_real!(self.real, T => {
-            let map = Along(self.zeros::<T>(width, columns));
+            let Ok(map) = self.zeros::<T>(width, columns).map(Along) else {
+                return u64::MAX;
+            };
             match self.stored == T::DTYPE {
                 true => mapped_bytes::<T, _>(session, rows, &map),
                 false => {
@@ -311,7 +331,7 @@ impl RowProduct for Matrix {
     }
 
     fn apply_rows(&self, x: MatRef<'_, f64>, stage: &mut Stage) -> Result<(Array, Vec<f64>)> {
-        let rows = with_real!(self.real, T => self.rows_job(Along(self.product::<T>(x)), stage)?);
+        let rows = with_real!(self.real, T => self.rows_job(Along(self.product::<T>(x)?), stage)?);
         Ok((rows, vec![0.0; x.ncols()]))
     }
 }
@@ -336,8 +356,11 @@ fn put<T: Real>(rows: &[T], mut y: MatMut<'_, f64>) {
 
 /// What rows are multiplied by, row after row.
 struct Product<T> {
-    x: Arc<Vec<T>>,
+    /// A line of 64 bytes of one row, where it has as many, is one line of the caches.
+    x: Shared,
+    height: usize,
     width: usize,
+    element: PhantomData<T>,
     /// Sparse rows are multiplied where they are, without packing.
     is_dense: bool,
     blas: Blas,
@@ -345,12 +368,20 @@ struct Product<T> {
 
 impl<T: Real> Product<T> {
     fn x(&self) -> Result<MatRef<'_, T>> {
-        self.x_rows(0, self.x.len() / self.width)
+        self.x_rows(0, self.height)
+    }
+
+    fn values(&self) -> &[T] {
+        &bytemuck::cast_slice(&self.x)[..self.elements()]
+    }
+
+    fn elements(&self) -> usize {
+        self.height * self.width
     }
 
     fn x_rows(&self, first: usize, count: usize) -> Result<MatRef<'_, T>> {
         Ok(view(
-            &self.x[first * self.width..],
+            &self.values()[first * self.width..],
             count,
             self.width,
             self.width,
@@ -373,15 +404,14 @@ impl<T: Real> Product<T> {
     }
 
     fn bytes(&self) -> u64 {
-        (self.x.len() * size_of::<T>()) as u64
+        (self.elements() * size_of::<T>()) as u64
     }
 
     fn scratch_bytes(&self, rows: usize) -> usize {
         if !self.is_dense {
             return rows * self.width * size_of::<T>();
         }
-        let height = self.x.len() / self.width;
-        let shapes = [(rows, height), (height, rows)];
+        let shapes = [(rows, self.height), (self.height, rows)];
         let bytes = shapes
             .map(|(rows, depth)| gemm_scratch_bytes::<T>(rows, self.width, depth, &self.blas));
         rows * self.width * size_of::<T>() + bytes[0].max(bytes[1])
@@ -447,7 +477,7 @@ impl<T: Real> RowMap<T> for Along<T> {
         let width = self.0.width;
         match self.0.is_dense {
             true => Cost {
-                flops: kernels::gemm_flops(rows, width, self.0.x.len() / width.max(1)),
+                flops: kernels::gemm_flops(rows, width, self.0.height),
                 held: self.0.scratch_bytes(rows),
                 ..Cost::default()
             },
@@ -540,7 +570,7 @@ impl<T: Real> Fold<T> for Twice<T> {
     type Element = T;
 
     fn elements(&self) -> usize {
-        self.0.x.len()
+        self.0.elements()
     }
 
     fn held_bytes(&self) -> u64 {

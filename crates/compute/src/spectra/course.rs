@@ -153,8 +153,8 @@ impl Needs<'_> {
         let chunks = move |least: usize| {
             CHUNKS
                 .into_iter()
-                .filter(move |&chunk| least.min(count) <= chunk && chunk <= count.max(8))
                 .map(move |chunk| chunk.min(count))
+                .filter(move |&chunk| least.min(count) <= chunk)
         };
         let in_memory = chunks(8).map(move |chunk| (in_memory, chunk, true));
         let at_ease = chunks(8).map(move |chunk| (in_scratch, chunk, true));

@@ -1,8 +1,8 @@
 //! Tall matrices of f64: n rows and up to some thousands of columns, in memory or in scratch, which
 //! every operation goes through in panels of rows.
 //!
-//! Columns lie one after another, so that columns are appended in place and a panel is one long run
-//! of each:
+//! Of each panel the columns lie one after another, so that columns are appended in place, and what is
+//! read of a panel is one run:
 //!
 //! ```text
 //!           lane 0                lane 1           rows; a lane is summed up in order
@@ -22,7 +22,7 @@ use outcore_device::Locked;
 use outcore_engine::{Plan, Reservation, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Mat, MatMut, MatRef};
-use outcore_matrix::{Array, Tile};
+use outcore_matrix::{Array, Layout, Tile};
 
 /// Sums that are added to at once.
 const LANES: usize = 4;
@@ -57,6 +57,8 @@ pub(super) struct Tall {
     rows: usize,
     used: usize,
     capacity: usize,
+    /// Columns from one panel in scratch to the next.
+    pitch: usize,
     cut: Cut,
     place: Place,
 }
@@ -237,15 +239,8 @@ impl Tall {
             Place::Memory(Arc::new(panels), held)
         } else {
             // Columns begin with sectors, as panels do.
-            let padded = rows.next_multiple_of(SECTOR_ROWS) as u64;
-            let array = || {
-                Array::temporary(
-                    session,
-                    DType::F64,
-                    &[padded, capacity as u64],
-                    Order::Column,
-                )
-            };
+            let elements = (rows.next_multiple_of(SECTOR_ROWS) * capacity) as u64;
+            let array = || Array::temporary(session, DType::F64, &[elements], Order::Row);
             Place::Scratch(Box::new([array()?, array()?]))
         };
         Ok(Tall {
@@ -253,6 +248,7 @@ impl Tall {
             rows,
             used: 0,
             capacity,
+            pitch: capacity,
             cut,
             place,
         })
@@ -269,6 +265,27 @@ impl Tall {
 
     pub(super) fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Some columns of a panel in scratch, with the rest of its last sectors.
+    fn tile(
+        &self,
+        plan: &mut Plan,
+        array: &Array,
+        rows: &Range<usize>,
+        columns: Range<usize>,
+    ) -> Tile {
+        let height = rows.len().next_multiple_of(SECTOR_ROWS) as u64;
+        let panel = Layout {
+            offset: 8 * (rows.start * self.pitch) as u64,
+            rows: height,
+            cols: self.pitch as u64,
+            row_stride: 1,
+            col_stride: height,
+            element: 8,
+        };
+        let columns = columns.start as u64..columns.end as u64;
+        panel.tile(plan.extent(array.extent()), 0..height, columns)
     }
 
     fn ranges(&self) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -378,7 +395,7 @@ impl Tall {
                     }));
                 }
                 Place::Scratch(arrays) if used > 0 => {
-                    let tile = tile(&mut plan, &arrays[0], &range, 0..used);
+                    let tile = self.tile(&mut plan, &arrays[0], &range, 0..used);
                     let task = ordered(task.read(tile.region));
                     plan.task(task.run(move |cx| Ok(run(at, &range, tile.of(&cx.blocks[0])?)?)));
                 }
@@ -455,7 +472,7 @@ impl Tall {
         let extent = plan.extent(rows.extent());
         let (columns, offsets) = (self.used..self.used + width, Arc::new(offsets));
         for range in self.ranges() {
-            let into = tile(&mut plan, &arrays[0], &range, columns.clone());
+            let into = self.tile(&mut plan, &arrays[0], &range, columns.clone());
             let lines = range.start as u64..range.end as u64;
             let from = rows.layout().tile(extent, lines, 0..width as u64);
             let (dtype, offsets) = (rows.dtype(), Arc::clone(&offsets));
@@ -509,7 +526,7 @@ impl Tall {
         };
         let mut plan = Plan::new(name);
         for (at, range) in self.ranges().enumerate() {
-            let tile = tile(&mut plan, &arrays[0], &range, columns.clone());
+            let tile = self.tile(&mut plan, &arrays[0], &range, columns.clone());
             let from = Arc::clone(from);
             plan.task(Task::new(name).write(tile.region).run(move |cx| {
                 let mut into = tile.of_mut::<f64>(&mut cx.blocks[0])?;
@@ -543,7 +560,7 @@ impl Tall {
                     Arc::new(self.ranges().map(|_| Mutex::new(Mat::new())).collect());
                 let mut plan = Plan::new("read columns");
                 for (at, range) in self.ranges().enumerate().filter(|_| width > 0) {
-                    let tile = tile(&mut plan, &arrays[0], &range, columns.clone());
+                    let tile = self.tile(&mut plan, &arrays[0], &range, columns.clone());
                     let found = Arc::clone(&found);
                     plan.task(Task::new("read columns").read(tile.region).run(move |cx| {
                         let panel = tile.of::<f64>(&cx.blocks[0])?;
@@ -604,8 +621,8 @@ impl Tall {
                     }));
                 }
                 Place::Scratch(arrays) => {
-                    let from = tile(&mut plan, &arrays[0], &range, 0..self.used);
-                    let into = tile(&mut plan, &arrays[1], &range, 0..used);
+                    let from = self.tile(&mut plan, &arrays[0], &range, 0..self.used);
+                    let into = self.tile(&mut plan, &arrays[1], &range, 0..used);
                     let task = task.read(from.region).write(into.region);
                     plan.task(task.run(move |cx| {
                         let (read, written) = cx.blocks.split_at_mut(1);
@@ -695,9 +712,17 @@ impl Tall {
         let made = Array::temporary(&self.session, dtype, &shape, Order::Column)?;
         let factors = Arc::new(factors);
         let mut plan = Plan::new("vectors");
+        let extent = plan.extent(made.extent());
+        let panel = |range: Range<usize>| {
+            let rows = range.start as u64..range.end as u64;
+            made.layout().tile(extent, rows, 0..columns as u64)
+        };
+        let panels: Vec<_> = self.ranges().map(|range| panel(range).region).collect();
+        let bytes = panels.iter().map(|region| region.bytes()).max();
+        made.cleared_for(&mut plan, extent, panels.into_iter(), bytes.unwrap_or(1));
         for range in self.ranges() {
-            let from = tile(&mut plan, &arrays[0], &range, 0..columns);
-            let into = tile(&mut plan, &made, &range, 0..columns);
+            let from = self.tile(&mut plan, &arrays[0], &range, 0..columns);
+            let into = panel(range.clone());
             let factors = Arc::clone(&factors);
             let task = Task::new("vectors").read(from.region).write(into.region);
             plan.task(task.run(move |cx| {
@@ -768,17 +793,6 @@ fn task_bytes(cut: &Cut, used: usize, width: usize, blas: &Blas) -> usize {
 /// Frames are up to an eighth larger than their content, which may have gaps of an eighth.
 fn frame_bytes(bytes: usize) -> u64 {
     (bytes + bytes / 3 + 2 * SECTOR_BYTES) as u64
-}
-
-/// A panel of some columns; the last one has the rest of its sectors in an array that has them.
-fn tile(plan: &mut Plan, array: &Array, rows: &Range<usize>, columns: Range<usize>) -> Tile {
-    let all = array.shape()[0] as usize;
-    let end = rows.end.next_multiple_of(SECTOR_ROWS).min(all);
-    let extent = plan.extent(array.extent());
-    let wide = |range: Range<usize>| range.start as u64..range.end as u64;
-    array
-        .layout()
-        .tile(extent, wide(rows.start..end), wide(columns))
 }
 
 fn merged(lanes: &[Mutex<Mat<f64>>]) -> Mat<f64> {
