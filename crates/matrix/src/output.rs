@@ -146,6 +146,19 @@ impl Output {
 impl Array {
     /// Writes zeros to all of a file that is new, where that is faster than to have `regions`, which
     /// the plan is to write, be the first that their blocks see. `panel_bytes` are written at once.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::Plan;
+    ///
+    /// let y = Array::temporary(&session, DType::F32, &[3, 2], Order::Column)?;
+    /// let mut plan = Plan::new("columns");
+    /// let into = plan.extent(y.extent());
+    /// let column = |at| y.layout().tile(into, 0..3, at..at + 1).region;
+    /// y.cleared_for(&mut plan, into, (0..2).map(column), 1 << 20);
+    /// assert_eq!(plan.len(), 1);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
     pub fn cleared_for(
         &self,
         plan: &mut Plan,
@@ -183,7 +196,7 @@ fn finished(session: &Session, array: Array, is_new: bool) -> Result<Array> {
 
 impl Target {
     /// As [`Array::cleared_for`], where the file is new.
-    pub fn cleared_for(
+    pub(crate) fn cleared_for(
         &self,
         plan: &mut Plan,
         into: ExtentRef,
