@@ -131,17 +131,27 @@ impl Needs<'_> {
         })
     }
 
-    /// How many left vectors are made at once where they go to scratch row by row.
+    /// How many left vectors are made at once where they go to scratch row by row, beside a search
+    /// for which their blocks are held too.
     fn widest_by_rows(
         &self,
         layout: TallLayout,
         left: TallLayout,
+        search: Need,
         split: &MemorySplit,
-    ) -> Option<(usize, Need)> {
+    ) -> Option<(usize, [Need; 2])> {
         let chunks = CHUNKS.into_iter().map(|chunk| chunk.min(self.count));
         chunks
-            .filter_map(|chunk| Some((chunk, self.end_by_rows(layout, left, chunk)?)))
-            .find(|(_, need)| need.fits(split, true))
+            .filter_map(|chunk| {
+                let end = self.end_by_rows(layout, left, chunk)?;
+                let blocks = end.blocks.max(search.blocks);
+                Some((chunk, [search, end].map(|need| Need { blocks, ..need })))
+            })
+            .find(|(_, [search, end])| {
+                search.fits(split, layout.in_memory)
+                    && end.fits(split, true)
+                    && search.bytes().max(end.bytes()) <= split.free()
+            })
     }
 
     /// Where left vectors may lie, how many are made at once, and whether there must be room for
@@ -254,10 +264,15 @@ impl Planned {
                 }
                 let by_rows = left
                     .filter(|left| !left.in_memory)
-                    .and_then(|left| needs.widest_by_rows(layout, left, &split))
-                    .filter(|(wider, need)| *wider > chunk && need.bytes() <= split.free());
-                let blocks = by_rows.map_or(blocks, |(_, need)| blocks.max(need.blocks));
-                let needed = by_rows.map_or(needed, |(_, need)| needed.max(need.bytes()));
+                    .and_then(|left| needs.widest_by_rows(layout, left, search, &split))
+                    .filter(|(wider, _)| *wider > chunk);
+                let (blocks, needed) = match &by_rows {
+                    Some((_, [search, end])) => {
+                        let by_rows = search.bytes().max(end.bytes());
+                        (search.blocks, needed.max(by_rows))
+                    }
+                    None => (blocks, needed),
+                };
                 let widened = |layout: TallLayout, width, bases| {
                     layout.widened(&split.hold(bases + blocks + layout.passing_bytes(width)))
                 };
