@@ -129,9 +129,9 @@ def test_left_vectors_that_memory_has_no_room_for(place: str, dtype: Any, tol: f
         a = sp.vstack([a, sp.csr_matrix(np.ones((1, shape[1]), dtype))]).tocsr()
     dense = a.toarray().astype("f8")
     x: Any = oc.from_scipy(tmp_path / "a", a) if place in ("sparse", "cut") else oc.from_numpy(tmp_path / "a.npy", a.toarray())
-    plan = oc.explain(svds, x, k, tol=tol, memory="4MiB")
+    plan = oc.explain(svds, x, k, tol=tol, memory="6MiB")
     assert plan.notes["left vectors"] == f"row by row, {k} at once"
-    found = svds(x, k, tol=tol, memory="4MiB")
+    found = svds(x, k, tol=tol, memory="6MiB")
     left, values, right = (np.asarray(part, "f8") for part in found)
     rounding = 20 * np.finfo(dtype).eps
     np.testing.assert_allclose(values, np.linalg.svd(dense, compute_uv=False)[:k][::-1], rtol=tol)
