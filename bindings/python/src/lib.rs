@@ -22,6 +22,10 @@
 
 use pyo3::prelude::*;
 
+/// Of this module alone; Python and other modules have theirs.
+#[global_allocator]
+static HEAP: outcore::device::Heap = outcore::device::Heap;
+
 mod adopted;
 mod device;
 mod error;

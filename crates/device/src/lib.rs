@@ -30,8 +30,8 @@
 //! only when its last piece is dropped, and a driver waits for the requests in flight before it
 //! drops its pieces; so no safe program can free memory under a running transfer.
 //!
-//! `unsafe` is in three files: `memory.rs` (pieces of memory), `uring.rs` (memory that the kernel
-//! uses) and `linux.rs` (system calls that no safe crate offers).
+//! `unsafe` is in four files: `memory.rs` (pieces of memory), `heap.rs` (an allocator), `uring.rs`
+//! (memory that the kernel uses) and `linux.rs` (system calls that no safe crate offers).
 
 mod choice;
 mod device;
@@ -41,6 +41,7 @@ mod faulty;
 mod file;
 #[cfg(target_os = "linux")]
 mod flights;
+mod heap;
 #[cfg(target_os = "linux")]
 mod linux;
 mod lock;
@@ -58,6 +59,7 @@ pub use driver::{Driver, DriverInfo, Options, Waker};
 pub use error::{DeviceError, OpKind};
 pub use faulty::{Event, Fault, Faults, Faulty};
 pub use file::{FileDevice, Mode, open_file};
+pub use heap::Heap;
 pub use lock::Locked;
 pub use memory::{Anchor, Buf, Memory, Shared, Whole};
 pub use ram::MemoryDevice;
