@@ -193,8 +193,8 @@ def eigsh(
     tol : float
         Pairs are wanted with |A v - w v| <= tol times the norm of A.
     method : {"auto", "krylov", "randomized"}
-        Narrow blocks and many passes, or blocks wider than k and few; the choice is made of `tol` and of whether passes read from
-        SSD.
+        Narrow blocks and many passes, or blocks wider than k and few; the choice is made of `tol` and of what a pass takes to
+        read and to compute: wide ones for dense matrices on SSD and a `tol` of 1e-4 or more.
     block : int, optional
         Columns of a product.
     check : bool

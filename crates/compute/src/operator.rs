@@ -63,7 +63,14 @@ pub trait Operator {
         0
     }
 
-    /// The same of a product with A^T A.
+    /// Seconds that two cores compute for a product, estimated for choices made before it; 0 where
+    /// reading takes longer.
+    fn computing_s(&self, columns: usize) -> f64 {
+        let _ = columns;
+        0.0
+    }
+
+    /// Bytes that a product with A^T A holds, as [`held_bytes`](Operator::held_bytes).
     fn gram_held_bytes(&self, columns: usize) -> u64 {
         self.held_bytes(columns) + 8 * (self.shape()[0] * columns) as u64
     }

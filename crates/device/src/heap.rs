@@ -118,8 +118,9 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: the size is the caller's, who has it checked against the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (mapped::is(layout), mapped::is(new)) {
-            // SAFETY: the caller's promise, for both.
+            // SAFETY: the caller's promise.
             (true, true) => unsafe { mapped::realloc(at, layout, size) },
+            // SAFETY: the caller's promise.
             (false, false) => unsafe { System.realloc(at, layout, size) },
             _ => {
                 // SAFETY: as above; what both have is copied, and they do not overlap.

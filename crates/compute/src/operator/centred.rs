@@ -85,6 +85,10 @@ impl<O: Operator> Operator for Centred<O> {
         self.operator.pass_bytes()
     }
 
+    fn computing_s(&self, columns: usize) -> f64 {
+        self.operator.computing_s(columns)
+    }
+
     fn by_rows(&self) -> Option<&dyn RowProduct> {
         self.operator.by_rows().map(|_| self as &dyn RowProduct)
     }

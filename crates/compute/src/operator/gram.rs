@@ -29,6 +29,10 @@ impl<O: Operator> Operator for Gram<O> {
         self.0.pass_bytes()
     }
 
+    fn computing_s(&self, columns: usize) -> f64 {
+        2.0 * self.0.computing_s(columns)
+    }
+
     fn epsilon(&self) -> f64 {
         self.0.epsilon()
     }

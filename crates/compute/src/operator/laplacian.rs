@@ -195,6 +195,10 @@ impl<O: Operator> Operator for Laplacian<O> {
         self.graph.pass_bytes()
     }
 
+    fn computing_s(&self, columns: usize) -> f64 {
+        self.graph.computing_s(columns)
+    }
+
     fn epsilon(&self) -> f64 {
         self.graph.epsilon()
     }

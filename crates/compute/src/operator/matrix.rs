@@ -17,6 +17,11 @@ use crate::pass::{
     Cost, Fold, Map, RowMap, TaskContext, cuts_rows, fold, map, map_into, mapped_bytes,
 };
 
+/// What an entry of a sparse matrix takes on two cores, and for each column that it is multiplied
+/// with: measured of A^T A X in f32 with 16 and 200 columns.
+const ENTRY_S: f64 = 1.3e-9;
+const ENTRY_COLUMN_S: f64 = 0.075e-9;
+
 /// A matrix; products are computed in its real type, or in f64.
 pub struct Matrix {
     session: Session,
@@ -271,6 +276,14 @@ impl Operator for Matrix {
 
     fn pass_bytes(&self) -> u64 {
         self.rows.stored_bytes()
+    }
+
+    /// Of entries at random places; products of dense rows keep up with an SSD.
+    fn computing_s(&self, columns: usize) -> f64 {
+        match &self.rows {
+            Rows::Dense(_) => 0.0,
+            Rows::Sparse(a) => a.nonzeros() as f64 * (ENTRY_S + ENTRY_COLUMN_S * columns as f64),
+        }
     }
 
     fn epsilon(&self) -> f64 {

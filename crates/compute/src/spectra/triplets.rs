@@ -96,8 +96,6 @@ fn by_rows<O: Operator>(
         found.products += 2;
         stage.reach(0.9 + 0.08 * columns.end as f64 / count as f64);
     }
-    // What blocks have left in heaps, where panels may take all of the budget.
-    outcore_device::trim_heap();
     let gram = left.gram(stage)?;
     let lengths: Vec<f64> = (0..count).map(|at| gram[(at, at)].sqrt()).collect();
     let largest = lengths.iter().fold(0.0, |a: f64, b| a.max(*b));
