@@ -143,8 +143,12 @@ impl Needs<'_> {
         search: Need,
         split: &MemorySplit,
     ) -> Option<(usize, [Need; 2])> {
-        let chunks = CHUNKS.into_iter().map(|chunk| chunk.min(self.count));
-        chunks
+        // The widest for each number of passes, as long as these are few.
+        let few = (1..=CHUNKS.len()).map(|passes| self.count.div_ceil(passes));
+        let least = self.count.div_ceil(CHUNKS.len());
+        let many = CHUNKS.into_iter().filter(|&chunk| chunk < least);
+        few.filter(|&chunk| chunk <= CHUNKS[0])
+            .chain(many)
             .filter_map(|chunk| {
                 let end = self.end_by_rows(layout, left, chunk)?;
                 let blocks = end.blocks.max(search.blocks);

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 
 use outcore_core::{DType, MemorySplit, Order, Result, Session, Stage};
 use outcore_device::Locked;
-use outcore_engine::{Plan, Reservation, Task};
+use outcore_engine::{Block, Plan, Reservation, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Mat, MatMut, MatRef};
 use outcore_matrix::{Array, Layout, Tile};
@@ -127,6 +127,94 @@ enum Place {
     Memory(Panels, Reservation),
     /// The second is what a rotation writes.
     Scratch(Box<[Array; 2]>),
+    /// In scratch row after row, each array with some of the columns and numbers to be taken off them,
+    /// and what all are multiplied with whenever they are read: a rotation writes nothing.
+    Rows(Vec<(Array, Arc<[f64]>)>, Option<Arc<Mat<f64>>>),
+}
+
+/// Where a task finds its panel among its blocks.
+enum Source {
+    Panel(Tile),
+    Rows {
+        tiles: Vec<(Tile, DType, Arc<[f64]>)>,
+        turn: Option<Arc<Mat<f64>>>,
+        blas: Blas,
+    },
+}
+
+impl Source {
+    /// The task reads them as its first blocks.
+    fn read_by(&self, task: Task) -> Task {
+        match self {
+            Source::Panel(tile) => task.read(tile.region),
+            Source::Rows { tiles, .. } => tiles
+                .iter()
+                .fold(task, |task, (tile, ..)| task.read(tile.region)),
+        }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Source::Panel(_) => 1,
+            Source::Rows { tiles, .. } => tiles.len(),
+        }
+    }
+
+    /// Some rows of the panel, where they lie or `made`.
+    fn rows<'a>(
+        &self,
+        blocks: &'a [Block],
+        rows: Range<usize>,
+        made: &'a mut Mat<f64>,
+    ) -> Result<MatRef<'a, f64>> {
+        let (first, count) = (rows.start, rows.len());
+        let (tiles, turn, blas) = match self {
+            Source::Panel(tile) => return Ok(tile.of(&blocks[0])?.subrows(first, count)),
+            Source::Rows { tiles, turn, blas } => (tiles, turn, blas),
+        };
+        let depth = tiles.iter().map(|(tile, ..)| tile.cols).sum();
+        let mut found = Mat::zeros(count, depth);
+        let mut column = 0;
+        for ((tile, dtype, offsets), block) in tiles.iter().zip(blocks) {
+            let into = found.as_mut().subcols_mut(column, tile.cols);
+            match dtype {
+                DType::F32 => less(tile.of::<f32>(block)?.subrows(first, count), into, offsets),
+                _ => less(tile.of::<f64>(block)?.subrows(first, count), into, offsets),
+            }
+            column += tile.cols;
+        }
+        *made = match turn {
+            Some(turn) => {
+                let mut turned = Mat::zeros(count, turn.ncols());
+                kernels::gemm(
+                    turned.as_mut(),
+                    1.0,
+                    found.as_ref(),
+                    (**turn).as_ref(),
+                    0.0,
+                    blas,
+                )?;
+                turned
+            }
+            None => found,
+        };
+        Ok(made.as_ref())
+    }
+}
+
+/// A panel that lies in memory, or in the blocks of a task.
+enum Panel<'a> {
+    Memory(MatRef<'a, f64>),
+    Read(&'a Source, &'a [Block]),
+}
+
+impl Panel<'_> {
+    fn rows<'a>(&'a self, rows: Range<usize>, made: &'a mut Mat<f64>) -> Result<MatRef<'a, f64>> {
+        match self {
+            Panel::Memory(panel) => Ok(panel.subrows(rows.start, rows.len())),
+            Panel::Read(source, blocks) => source.rows(blocks, rows, made),
+        }
+    }
 }
 
 /// Where a tall matrix is, and what it holds.
@@ -203,7 +291,8 @@ impl TallLayout {
             false => {
                 let written = 2 * (column + 3 * SECTOR_BYTES) * columns;
                 let shared = (budget_bytes / 16).clamp(128 << 10, 32 << 20);
-                frame_bytes(column * columns) + frame_bytes(written) + shared
+                let made = 16 * (self.cut.chunk * columns) as u64;
+                frame_bytes(column * columns) + frame_bytes(written) + made + shared
             }
         }
     }
@@ -254,6 +343,19 @@ impl Tall {
         })
     }
 
+    /// With no columns yet: those that are appended lie in scratch row after row.
+    pub(super) fn of_rows(session: &Session, layout: TallLayout) -> Tall {
+        Tall {
+            session: session.clone(),
+            rows: layout.rows,
+            used: 0,
+            capacity: layout.capacity,
+            pitch: layout.capacity,
+            cut: layout.cut,
+            place: Place::Rows(Vec::new(), None),
+        }
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
@@ -286,6 +388,37 @@ impl Tall {
         };
         let columns = columns.start as u64..columns.end as u64;
         panel.tile(plan.extent(array.extent()), 0..height, columns)
+    }
+
+    /// A panel with its first columns, in scratch.
+    fn source(&self, plan: &mut Plan, rows: &Range<usize>, used: usize) -> Source {
+        let (parts, turn) = match &self.place {
+            Place::Scratch(arrays) => {
+                return Source::Panel(self.tile(plan, &arrays[0], rows, 0..used));
+            }
+            Place::Rows(parts, turn) => (parts, turn),
+            Place::Memory(..) => unreachable!("it is in scratch"),
+        };
+        let lines = rows.start as u64..rows.end as u64;
+        let tiles = parts.iter().map(|(array, offsets)| {
+            let extent = plan.extent(array.extent());
+            let columns = 0..offsets.len() as u64;
+            let tile = array.layout().tile(extent, lines.clone(), columns);
+            (tile, array.dtype(), Arc::clone(offsets))
+        });
+        Source::Rows {
+            tiles: tiles.collect(),
+            turn: turn.clone(),
+            blas: self.session.blas().clone(),
+        }
+    }
+
+    /// What a task holds of rows that are made of what it reads.
+    fn made_bytes(&self) -> usize {
+        match self.place {
+            Place::Rows(..) => 16 * self.cut.chunk * self.capacity,
+            Place::Memory(..) | Place::Scratch(_) => 0,
+        }
     }
 
     fn ranges(&self) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -350,12 +483,13 @@ impl Tall {
         );
         let (cut, all, sums) = (self.cut, Arc::clone(beside), Arc::clone(&lanes));
         // The chunks of a panel, in order.
-        let run = move |at: usize, range: &Range<usize>, panel: MatRef<'_, f64>| -> Result<()> {
+        let run = move |at: usize, range: &Range<usize>, panel: Panel<'_>| -> Result<()> {
             let (mut beside, mut lane) = (all[at].locked(), sums[cut.lane_of(range)].locked());
+            let mut made = Mat::new();
             for chunk in cut.chunks(range) {
                 let (first, rows) = (chunk.start, chunk.len());
                 let beside = beside.as_mut().subrows_mut(first, rows);
-                let panel = panel.subrows(first, rows);
+                let panel = panel.rows(chunk, &mut made)?;
                 work(range.start + first, panel, beside, lane.as_mut())?;
             }
             Ok(())
@@ -364,14 +498,16 @@ impl Tall {
             (&self.place, self.rows * flops < LANES * TASK_FLOPS)
         {
             for (at, range) in self.ranges().enumerate() {
-                run(at, &range, panels[at].locked().as_ref().subcols(0, used))?;
+                let panel = panels[at].locked();
+                run(at, &range, Panel::Memory(panel.as_ref().subcols(0, used)))?;
             }
             return Ok(merged(&lanes));
         }
         let run = Arc::new(run);
         let mut plan = Plan::new(name);
         let orders: Vec<_> = lanes.iter().map(|_| plan.serial()).collect();
-        let held = task_bytes(&cut, used, width.max(sum[1]), self.session.blas());
+        let held =
+            task_bytes(&cut, used, width.max(sum[1]), self.session.blas()) + self.made_bytes();
         for (at, range) in self.in_turns() {
             let run = Arc::clone(&run);
             let task = Task::new(name)
@@ -387,21 +523,22 @@ impl Tall {
                 Place::Memory(panels, _) => {
                     let panels = Arc::clone(panels);
                     plan.task(ordered(task).run(move |_| {
-                        Ok(run(
-                            at,
-                            &range,
-                            panels[at].locked().as_ref().subcols(0, used),
-                        )?)
+                        let panel = panels[at].locked();
+                        let panel = Panel::Memory(panel.as_ref().subcols(0, used));
+                        Ok(run(at, &range, panel)?)
                     }));
                 }
-                Place::Scratch(arrays) if used > 0 => {
-                    let tile = self.tile(&mut plan, &arrays[0], &range, 0..used);
-                    let task = ordered(task.read(tile.region));
-                    plan.task(task.run(move |cx| Ok(run(at, &range, tile.of(&cx.blocks[0])?)?)));
+                Place::Scratch(_) | Place::Rows(..) if used > 0 => {
+                    let source = self.source(&mut plan, &range, used);
+                    let task = ordered(source.read_by(task));
+                    plan.task(
+                        task.run(move |cx| Ok(run(at, &range, Panel::Read(&source, cx.blocks))?)),
+                    );
                 }
-                Place::Scratch(_) => {
+                Place::Scratch(_) | Place::Rows(..) => {
                     let none = Mat::zeros(range.len(), 0);
-                    plan.task(ordered(task).run(move |_| Ok(run(at, &range, none.as_ref())?)));
+                    let run = move || run(at, &range, Panel::Memory(none.as_ref()));
+                    plan.task(ordered(task).run(move |_| Ok(run()?)));
                 }
             }
         }
@@ -457,42 +594,12 @@ impl Tall {
     }
 
     /// Appends the columns of an array that lies row after row, less a number for each.
-    pub(super) fn append_rows(
-        &mut self,
-        rows: &Array,
-        offsets: Vec<f64>,
-        stage: &mut Stage,
-    ) -> Result<()> {
-        let width = offsets.len();
-        assert!(self.used + width <= self.capacity, "there is room");
-        let Place::Scratch(arrays) = &self.place else {
-            unreachable!("what fits memory is made there")
-        };
-        let mut plan = Plan::new("append columns");
-        let extent = plan.extent(rows.extent());
-        let (columns, offsets) = (self.used..self.used + width, Arc::new(offsets));
-        for range in self.ranges() {
-            let into = self.tile(&mut plan, &arrays[0], &range, columns.clone());
-            let lines = range.start as u64..range.end as u64;
-            let from = rows.layout().tile(extent, lines, 0..width as u64);
-            let (dtype, offsets) = (rows.dtype(), Arc::clone(&offsets));
-            let task = Task::new("append columns").read(from.region);
-            plan.task(task.write(into.region).run(move |cx| {
-                let (read, written) = cx.blocks.split_at_mut(1);
-                let mut into = into.of_mut::<f64>(&mut written[0])?;
-                match dtype {
-                    DType::F32 => less(from.of::<f32>(&read[0])?, into.as_mut(), &offsets),
-                    _ => less(from.of::<f64>(&read[0])?, into.as_mut(), &offsets),
-                }
-                let (rows, padding) = (range.len(), into.nrows() - range.len());
-                into.subrows_mut(rows, padding).fill(0.0);
-                Ok(())
-            }));
+    pub(super) fn append_rows(&mut self, rows: Array, offsets: Vec<f64>) {
+        self.used += offsets.len();
+        match &mut self.place {
+            Place::Rows(parts, None) => parts.push((rows, offsets.into())),
+            _ => unreachable!("it was made for rows, and is turned when it has all"),
         }
-        let fraction = stage.fraction();
-        stage.run(plan, fraction)?;
-        self.used += width;
-        Ok(())
     }
 
     /// V^T V.
@@ -555,6 +662,7 @@ impl Tall {
                 };
                 Arc::new(panels.iter().map(part).collect())
             }
+            Place::Rows(..) => unreachable!("columns that lie row after row are read all at once"),
             Place::Scratch(arrays) => {
                 let found: Panels =
                     Arc::new(self.ranges().map(|_| Mutex::new(Mat::new())).collect());
@@ -590,6 +698,12 @@ impl Tall {
             "there is room"
         );
         let y = Arc::new(y.to_owned());
+        if let Place::Rows(_, turn) = &mut self.place {
+            assert!(kept.is_empty() && turn.is_none(), "all columns, once");
+            *turn = Some(y);
+            self.used = used;
+            return Ok(());
+        }
         let mut plan = Plan::new("rotate the basis");
         let (cut, blas) = (self.cut, self.session.blas().clone());
         let held = task_bytes(&cut, depth, used, &blas);
@@ -620,6 +734,7 @@ impl Tall {
                         Ok(())
                     }));
                 }
+                Place::Rows(..) => unreachable!("returned above"),
                 Place::Scratch(arrays) => {
                     let from = self.tile(&mut plan, &arrays[0], &range, 0..self.used);
                     let into = self.tile(&mut plan, &arrays[1], &range, 0..used);
@@ -705,9 +820,6 @@ impl Tall {
                 columns,
             });
         }
-        let Place::Scratch(arrays) = &self.place else {
-            unreachable!("it is in one of the two")
-        };
         let shape = [rows as u64, columns as u64];
         let made = Array::temporary(&self.session, dtype, &shape, Order::Column)?;
         let factors = Arc::new(factors);
@@ -721,16 +833,28 @@ impl Tall {
         let bytes = panels.iter().map(|region| region.bytes()).max();
         made.cleared_for(&mut plan, extent, panels.into_iter(), bytes.unwrap_or(1));
         for range in self.ranges() {
-            let from = self.tile(&mut plan, &arrays[0], &range, 0..columns);
-            let into = panel(range.clone());
-            let factors = Arc::clone(&factors);
-            let task = Task::new("vectors").read(from.region).write(into.region);
-            plan.task(task.run(move |cx| {
-                let (read, written) = cx.blocks.split_at_mut(1);
-                let from = from.of::<f64>(&read[0])?.subrows(0, range.len());
-                match dtype {
-                    DType::F32 => put(from, into.of_mut::<f32>(&mut written[0])?, &factors),
-                    _ => put(from, into.of_mut::<f64>(&mut written[0])?, &factors),
+            let (from, into) = (
+                self.source(&mut plan, &range, columns),
+                panel(range.clone()),
+            );
+            let (cut, factors) = (self.cut, Arc::clone(&factors));
+            let task = Task::new("vectors").held(self.made_bytes());
+            plan.task(from.read_by(task).write(into.region).run(move |cx| {
+                let (read, written) = cx.blocks.split_at_mut(from.count());
+                let mut made = Mat::new();
+                for chunk in cut.chunks(&range) {
+                    let (first, rows) = (chunk.start, chunk.len());
+                    let from = from.rows(read, chunk, &mut made)?;
+                    match dtype {
+                        DType::F32 => {
+                            let into = into.of_mut::<f32>(&mut written[0])?;
+                            put(from, into.subrows_mut(first, rows), &factors);
+                        }
+                        _ => {
+                            let into = into.of_mut::<f64>(&mut written[0])?;
+                            put(from, into.subrows_mut(first, rows), &factors);
+                        }
+                    }
                 }
                 Ok(())
             }));

@@ -66,7 +66,7 @@ pub(super) fn triplets<O: Operator>(
     column_by_column(session, operator, found, planned, stage)
 }
 
-/// All of A V goes to scratch, and its Gram matrix says what makes it orthonormal, where no value is
+/// All of A V goes to scratch and stays as it is until it is written, and its Gram matrix says what makes it orthonormal, where no value is
 /// so small that its vector is rounding: nothing then. Of the residuals A^T U - V S, A^T A V is what
 /// another pass has; it changes as A V does.
 fn by_rows<O: Operator>(
@@ -78,7 +78,7 @@ fn by_rows<O: Operator>(
     stage: &mut Stage,
 ) -> Result<Option<Left>> {
     let ([_, n], count) = (operator.shape(), found.values.len());
-    let mut left = Tall::new(session, layout, stage)?;
+    let mut left = Tall::of_rows(session, layout);
     let mut images = Tall::new(session, TallLayout::in_scratch(n, count), stage)?;
     let chunks = || {
         (0..count)
@@ -88,7 +88,7 @@ fn by_rows<O: Operator>(
     for columns in chunks() {
         let v = found.vectors.columns(columns.clone(), stage)?;
         let (made, offsets) = rows.apply_rows(v.as_ref(), stage)?;
-        left.append_rows(&made, offsets, stage)?;
+        left.append_rows(made, offsets);
         let mut image = Mat::zeros(n, columns.len());
         operator.apply_gram(v.as_ref(), image.as_mut(), stage)?;
         let image = images.split(image.as_ref());
