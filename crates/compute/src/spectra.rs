@@ -3,7 +3,7 @@
 //!
 //! - `search.rs`: the restarted block Krylov-Schur iteration. Of A it needs A X; for singular
 //!   triplets A^T A X, which is one pass over one copy of a matrix whose rows lie together.
-//! - `tall.rs`, `orthonormal.rs`: the basis, in memory or in scratch, and what is appended to it.
+//! - `tall.rs`, `panel.rs`, `orthonormal.rs`: the basis, in memory or in scratch, and what is appended to it.
 //! - `triplets.rs`: from right singular vectors to triplets, and what is left of each pair.
 //! - `course.rs`: which widths fit a budget.
 //! - `checkpoint.rs`: a search between two restarts, in a file.
@@ -17,6 +17,7 @@
 mod checkpoint;
 mod course;
 mod orthonormal;
+mod panel;
 mod search;
 mod tall;
 mod triplets;

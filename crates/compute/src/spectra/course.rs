@@ -428,3 +428,71 @@ fn shapes<O: Operator>(
     };
     places(all).chain(places(last)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use outcore_core::Stage;
+    use outcore_kernels::{MatMut, MatRef};
+
+    use super::*;
+
+    const ORDER: usize = 80_000;
+
+    /// A matrix that is known by what a pass over it takes.
+    struct Passes {
+        bytes: u64,
+        column_s: f64,
+    }
+
+    impl Operator for Passes {
+        fn shape(&self) -> [usize; 2] {
+            [ORDER; 2]
+        }
+
+        fn held_bytes(&self, _columns: usize) -> u64 {
+            0
+        }
+
+        fn pass_bytes(&self) -> u64 {
+            self.bytes
+        }
+
+        fn computing_s(&self, columns: usize) -> f64 {
+            self.column_s * columns as f64
+        }
+
+        fn apply(&self, _: MatRef<'_, f64>, _: MatMut<'_, f64>, _: &mut Stage) -> Result<()> {
+            unreachable!("a search is planned without a product")
+        }
+
+        fn apply_transposed(
+            &self,
+            x: MatRef<'_, f64>,
+            y: MatMut<'_, f64>,
+            stage: &mut Stage,
+        ) -> Result<()> {
+            self.apply(x, y, stage)
+        }
+    }
+
+    #[test]
+    fn blocks_are_wide_where_passes_are_dearer_to_read_than_to_compute() {
+        let block = |bytes, column_s, tolerance, method| {
+            let options = SpectrumOptions {
+                tolerance,
+                method,
+                ..SpectrumOptions::new(50)
+            };
+            shapes(ORDER, &Passes { bytes, column_s }, &options)[0].0
+        };
+        let (auto, wide) = (Method::Auto, wide_block(50));
+        // 0.2 s to read, and 0.5 s to multiply with 16 columns.
+        assert_eq!(block(400 << 20, 0.03, 1e-4, auto), BLOCK);
+        assert_eq!(block(40 << 30, 0.03, 1e-4, auto), wide);
+        assert_eq!(block(400 << 20, 0.0, 1e-4, auto), wide);
+        assert_eq!(block(0, 0.0, 1e-4, auto), BLOCK);
+        assert_eq!(block(40 << 30, 0.0, 1e-6, auto), BLOCK);
+        assert_eq!(block(40 << 30, 0.0, 1e-4, Method::Krylov), BLOCK);
+        assert_eq!(block(0, 0.03, 1e-4, Method::Randomized), wide);
+    }
+}

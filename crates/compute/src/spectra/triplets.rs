@@ -66,9 +66,9 @@ pub(super) fn triplets<O: Operator>(
     column_by_column(session, operator, found, planned, stage)
 }
 
-/// All of A V goes to scratch and stays as it is until it is written, and its Gram matrix says what makes it orthonormal, where no value is
-/// so small that its vector is rounding: nothing then. Of the residuals A^T U - V S, A^T A V is what
-/// another pass has; it changes as A V does.
+/// All of A V goes to scratch and stays there as it is until left vectors are written. Its Gram matrix
+/// says what makes it orthonormal, where no value is so small that its vector is rounding: nothing
+/// then. Of the residuals A^T U - V S, A^T A V is what another pass has; it changes as A V does.
 fn by_rows<O: Operator>(
     session: &Session,
     (operator, rows): (&O, &dyn RowProduct),
