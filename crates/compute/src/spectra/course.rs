@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use outcore_core::{Error, MemorySplit, Result, Session};
+use outcore_core::{Error, MemorySplit, RealType, Result, Session};
 use outcore_engine::Plan;
 use outcore_kernels as kernels;
 
@@ -76,6 +76,8 @@ impl Need {
 struct Needs<'a> {
     order: usize,
     count: usize,
+    /// Of bases.
+    real: RealType,
     budget_bytes: u64,
     /// What the caller gave.
     given_bytes: u64,
@@ -121,7 +123,7 @@ impl Needs<'_> {
     /// with the products of all left ones.
     fn end_by_rows(&self, layout: TallLayout, left: TallLayout, chunk: usize) -> Option<Need> {
         let (count, rows) = (self.count, self.by_rows?(chunk));
-        let images = TallLayout::in_scratch(self.order, count);
+        let images = TallLayout::in_scratch(self.real, self.order, count);
         let passing = [layout, left, images].map(|layout| layout.passing_bytes(count));
         let end = self.end(layout, Some(left), 1);
         Some(Need {
@@ -164,9 +166,9 @@ impl Needs<'_> {
     /// Where left vectors may lie, how many are made at once, and whether there must be room for
     /// more than one task; best first.
     fn ends(&self) -> impl Iterator<Item = (Option<TallLayout>, usize, bool)> + use<> {
-        let count = self.count;
+        let (count, real) = (self.count, self.real);
         let [in_memory, in_scratch] = [TallLayout::in_memory, TallLayout::in_scratch]
-            .map(|layout| self.left.map(|(rows, _)| layout(rows, count)));
+            .map(|layout| self.left.map(|(rows, _)| layout(real, rows, count)));
         let chunks = move |least: usize| {
             CHUNKS
                 .into_iter()
@@ -180,9 +182,17 @@ impl Needs<'_> {
     }
 }
 
-/// Of a block there are what is multiplied, its image, and a copy in panels.
+/// Of a block there are what is multiplied and its image, or that and a copy in panels.
 fn blocks_bytes(rows: usize, columns: usize) -> u64 {
-    (3 * 8 * rows * columns) as u64
+    (2 * 8 * rows * columns) as u64
+}
+
+/// Bases have the digits that products have.
+fn stored(operator: &impl Operator) -> RealType {
+    match operator.epsilon() < f64::from(f32::EPSILON) {
+        true => RealType::F64,
+        false => RealType::F32,
+    }
 }
 
 /// The operator as a basis sees it, its eigenpairs, and what a block is along the basis.
@@ -225,9 +235,11 @@ impl Planned {
         let left_products = known(|columns| left.map_or(0, |(_, left)| left.held_bytes(columns)));
         let by_rows = left.and_then(|(_, left)| left.by_rows());
         let rows_held = known(|columns| by_rows.map_or(0, |rows| rows.rows_held_bytes(columns)));
+        let real = stored(operator);
         let needs = Needs {
             order,
             count,
+            real,
             budget_bytes: session.memory_bytes(),
             given_bytes: [&options.start, &options.known]
                 .map(|given| given.as_ref().map_or(0, |given| 8 * given.len() as u64))
@@ -247,8 +259,8 @@ impl Planned {
         for (block, basis, in_memory) in shapes(order, operator, options) {
             let capacity = (basis + block).min(order);
             let layout = match in_memory {
-                true => TallLayout::in_memory(order, capacity),
-                false => TallLayout::in_scratch(order, capacity),
+                true => TallLayout::in_memory(real, order, capacity),
+                false => TallLayout::in_scratch(real, order, capacity),
             };
             let search = needs.search(layout, block);
             if !search.fits(&split, in_memory) {
@@ -374,13 +386,25 @@ fn passes(options: &SpectrumOptions, block: usize) -> f64 {
     8.0 + 1.7 * digits + (1.4 + 0.5 * digits) * blocks
 }
 
-/// Whether fewer passes with wide blocks take less time than more with narrow ones. Rates are
-/// constants and no clock is looked at, since widths decide on the bits.
-fn takes_less_wide(operator: &impl Operator, options: &SpectrumOptions) -> bool {
+/// Seconds of products with as many columns. Rates are constants and no clock is looked at, since
+/// widths decide on the bits.
+fn products_s(operator: &impl Operator, options: &SpectrumOptions, block: usize) -> f64 {
     let reading_s = operator.pass_bytes() as f64 / READ_BYTES_PER_S;
-    let seconds =
-        |block: usize| passes(options, block) * operator.computing_s(block).max(reading_s);
-    reading_s > 0.0 && seconds(wide_block(options.count)) < seconds(BLOCK)
+    passes(options, block) * operator.computing_s(block).max(reading_s)
+}
+
+/// Whether fewer passes with wide blocks take less time than more with narrow ones.
+fn takes_less_wide(operator: &impl Operator, options: &SpectrumOptions) -> bool {
+    let seconds = |block| products_s(operator, options, block);
+    operator.pass_bytes() > 0 && seconds(wide_block(options.count)) < seconds(BLOCK)
+}
+
+/// Seconds of reading a basis in scratch: it grows from what is wanted to its length, and each
+/// product goes through it three times.
+fn basis_s(operator: &impl Operator, options: &SpectrumOptions, block: usize, basis: usize) -> f64 {
+    let columns = (options.count + basis) / 2 * operator.shape()[0];
+    let bytes = (3 * stored(operator).bytes() * columns) as f64;
+    passes(options, block) * bytes / READ_BYTES_PER_S
 }
 
 /// Widths of blocks, lengths of the basis, and whether it is in memory, best first.
@@ -426,7 +450,24 @@ fn shapes<O: Operator>(
         let in_scratch = in_scratch.into_iter().filter(is_narrow).map(at(false));
         shapes.into_iter().map(at(true)).chain(in_scratch)
     };
-    places(all).chain(places(last)).collect()
+    let seconds = |&(block, basis, in_memory): &(usize, usize, bool)| {
+        let scratch_s = match in_memory {
+            true => 0.0,
+            false => basis_s(operator, options, block, basis),
+        };
+        // Wide blocks are there where they are best.
+        let is_wide = block > BLOCK;
+        scratch_s
+            + if is_wide {
+                0.0
+            } else {
+                products_s(operator, options, block)
+            }
+    };
+    let mut all: Vec<_> = places(all).collect();
+    // Stable: where it is not known what products take, the widest block in memory is the best.
+    all.sort_by(|one, other| seconds(one).total_cmp(&seconds(other)));
+    all.into_iter().chain(places(last)).collect()
 }
 
 #[cfg(test)]
@@ -458,7 +499,7 @@ mod tests {
         }
 
         fn computing_s(&self, columns: usize) -> f64 {
-            self.column_s * columns as f64
+            self.column_s * (columns + BLOCK) as f64
         }
 
         fn apply(&self, _: MatRef<'_, f64>, _: MatMut<'_, f64>, _: &mut Stage) -> Result<()> {
@@ -487,12 +528,28 @@ mod tests {
         };
         let (auto, wide) = (Method::Auto, wide_block(50));
         // 0.2 s to read, and 0.5 s to multiply with 16 columns.
-        assert_eq!(block(400 << 20, 0.03, 1e-4, auto), BLOCK);
-        assert_eq!(block(40 << 30, 0.03, 1e-4, auto), wide);
+        assert_eq!(block(400 << 20, 0.015, 1e-4, auto), BLOCK);
+        assert_eq!(block(40 << 30, 0.015, 1e-4, auto), wide);
         assert_eq!(block(400 << 20, 0.0, 1e-4, auto), wide);
         assert_eq!(block(0, 0.0, 1e-4, auto), BLOCK);
         assert_eq!(block(40 << 30, 0.0, 1e-6, auto), BLOCK);
         assert_eq!(block(40 << 30, 0.0, 1e-4, Method::Krylov), BLOCK);
-        assert_eq!(block(0, 0.03, 1e-4, Method::Randomized), wide);
+        assert_eq!(block(0, 0.015, 1e-4, Method::Randomized), wide);
+    }
+
+    #[test]
+    fn a_basis_lies_in_scratch_before_passes_become_many_if_these_are_dear() {
+        let order = |bytes, column_s| {
+            let options = SpectrumOptions {
+                method: Method::Krylov,
+                ..SpectrumOptions::new(50)
+            };
+            let all = shapes(ORDER, &Passes { bytes, column_s }, &options);
+            let at = |wanted| all.iter().position(|&(block, _, at)| (block, at) == wanted);
+            at((BLOCK, false)) < at((4, true))
+        };
+        assert!(order(8 << 30, 0.015));
+        assert!(!order(40 << 20, 0.0));
+        assert!(!order(0, 0.0));
     }
 }

@@ -264,7 +264,7 @@ fn whitening(gram: MatRef<'_, f64>, wanted: usize) -> Result<Whitening> {
 
 #[cfg(test)]
 mod tests {
-    use outcore_core::Job;
+    use outcore_core::{Job, RealType};
 
     use super::*;
     use crate::spectra::tall::TallLayout;
@@ -276,7 +276,7 @@ mod tests {
         let (_folder, session) = session(32 << 20, 2);
         let own = session.clone();
         let job = Job::driven(&session, vec![], move |stage, _| {
-            let mut basis = Tall::new(&own, TallLayout::in_memory(rows, 24), stage)?;
+            let mut basis = Tall::new(&own, TallLayout::in_memory(RealType::F64, rows, 24), stage)?;
             let mut noise = Noise { seed: 5, made: 0 };
             for block in blocks {
                 let (before, length) = (basis.used(), block.norm_l2());

@@ -79,7 +79,8 @@ fn by_rows<O: Operator>(
 ) -> Result<Option<Left>> {
     let ([_, n], count) = (operator.shape(), found.values.len());
     let mut left = Tall::of_rows(session, layout);
-    let mut images = Tall::new(session, TallLayout::in_scratch(n, count), stage)?;
+    let images = TallLayout::in_scratch(layout.real, n, count);
+    let mut images = Tall::new(session, images, stage)?;
     let chunks = || {
         (0..count)
             .step_by(chunk)
@@ -91,6 +92,7 @@ fn by_rows<O: Operator>(
         left.append_rows(made, offsets);
         let mut image = Mat::zeros(n, columns.len());
         operator.apply_gram(v.as_ref(), image.as_mut(), stage)?;
+        drop(v);
         let image = images.split(image.as_ref());
         images.append(&image, stage)?;
         found.products += 2;
