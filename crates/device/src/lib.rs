@@ -60,7 +60,7 @@ pub use error::{DeviceError, OpKind};
 pub use faulty::{Event, Fault, Faults, Faulty};
 pub use file::{FileDevice, Mode, open_file};
 pub use heap::Heap;
-pub use lock::Locked;
+pub use lock::{Locked, PANICKED};
 pub use memory::{Anchor, Buf, Memory, Shared, Whole};
 pub use ram::MemoryDevice;
 pub use request::{Completion, Op, Request};

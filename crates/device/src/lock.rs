@@ -2,6 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard};
 
+/// Why waiting for what a lock protects fails.
+pub const PANICKED: &str = "a holder of the lock panicked";
+
 /// A mutex that is locked without handling poison.
 pub trait Locked<T: ?Sized> {
     /// Waits for the lock.
@@ -14,6 +17,6 @@ pub trait Locked<T: ?Sized> {
 
 impl<T: ?Sized> Locked<T> for Mutex<T> {
     fn locked(&self) -> MutexGuard<'_, T> {
-        self.lock().expect("a holder of the lock panicked")
+        self.lock().expect(PANICKED)
     }
 }

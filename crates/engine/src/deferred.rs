@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use outcore_device::Locked;
+use outcore_device::{Locked, PANICKED};
 
 use crate::engine::Engine;
 
@@ -68,7 +68,7 @@ impl<I, T> Between<I, T> {
         let mut state = self
             .done
             .wait_while(state, |state| matches!(state, State::Begun))
-            .expect("no panic while held");
+            .expect(PANICKED);
         match std::mem::replace(&mut *state, State::Begun) {
             State::Done(result) => result,
             State::Waiting(_) | State::Begun => unreachable!("taken once, and waited for"),
@@ -86,7 +86,7 @@ impl<I, T> Deferred<I, T> {
         !between
             .done
             .wait_timeout_while(state, timeout, is_begun)
-            .expect("no panic while held")
+            .expect(PANICKED)
             .1
             .timed_out()
     }

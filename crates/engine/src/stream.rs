@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use outcore_device::{Buf, Locked};
+use outcore_device::{Buf, Locked, PANICKED};
 
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -250,7 +250,7 @@ impl<T: Awaited> Between<T> {
         let state = self
             .changed
             .wait_while(self.state.locked(), quiet)
-            .expect("no panic while held");
+            .expect(PANICKED);
         self.guard(state)
     }
 
@@ -259,7 +259,7 @@ impl<T: Awaited> Between<T> {
         let (state, _) = self
             .changed
             .wait_timeout_while(self.state.locked(), timeout, |state| state.is_quiet())
-            .expect("no panic while held");
+            .expect(PANICKED);
         !state.is_quiet()
     }
 

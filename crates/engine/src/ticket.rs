@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use outcore_device::Locked;
+use outcore_device::{Locked, PANICKED};
 
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -101,7 +101,7 @@ impl<T> Ticket<T> {
                 Slot::Taken => return Err(Error::Closed),
                 Slot::Empty => *slot = Slot::Empty,
             }
-            slot = self.shared.filled.wait(slot).expect("no panic while held");
+            slot = self.shared.filled.wait(slot).expect(PANICKED);
         }
     }
 
@@ -113,7 +113,7 @@ impl<T> Ticket<T> {
             .shared
             .filled
             .wait_timeout_while(slot, timeout, empty)
-            .expect("no panic while held");
+            .expect(PANICKED);
         !matches!(*slot, Slot::Empty)
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use hashbrown::HashMap;
 use outcore_core::Error;
-use outcore_device::Locked;
+use outcore_device::{Locked, PANICKED};
 
 use crate::readers::CHECK_EVERY;
 
@@ -59,7 +59,7 @@ impl Inbox {
             let (again, late) = self
                 .changed
                 .wait_timeout(arrived, CHECK_EVERY)
-                .expect("a holder of the lock panicked");
+                .expect(PANICKED);
             arrived = again;
             if late.timed_out() && !go_on() {
                 return None;

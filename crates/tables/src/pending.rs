@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use outcore_core::{Error, Result};
-use outcore_device::Locked;
+use outcore_device::{Locked, PANICKED};
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -105,7 +105,7 @@ impl<T> Pending<T> {
             .0
             .filled
             .wait_timeout_while(result, timeout, |result| result.is_none());
-        waited.expect("a holder of the lock panicked").0.is_some()
+        waited.expect(PANICKED).0.is_some()
     }
 
     /// Waits for the result.
@@ -118,7 +118,7 @@ impl<T> Pending<T> {
             .0
             .filled
             .wait_while(result, |result| result.is_none())
-            .expect("a holder of the lock panicked");
+            .expect(PANICKED);
         result.take().unwrap_or(Err(Error::Cancelled))
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use outcore_core::{Error, Result};
-use outcore_device::Locked;
+use outcore_device::{Locked, PANICKED};
 
 /// Of a set: permits that are free.
 pub(crate) struct Readers {
@@ -33,7 +33,7 @@ impl Readers {
             let (again, late) = self
                 .changed
                 .wait_timeout(free, CHECK_EVERY)
-                .expect("a holder of the lock panicked");
+                .expect(PANICKED);
             free = again;
             if late.timed_out() && !go_on() {
                 return Err(Error::Cancelled);

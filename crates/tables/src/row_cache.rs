@@ -9,7 +9,7 @@
 
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use outcore_device::Buf;
+use outcore_device::{Buf, PANICKED};
 use outcore_engine::cache::{LookAhead, Policy, PolicyKind};
 use outcore_kernels::fetch_from;
 
@@ -52,8 +52,6 @@ pub(crate) struct RowCache {
 
 /// A cache that many look up in, and some change.
 pub(crate) struct SharedCache(RwLock<RowCache>);
-
-const PANICKED: &str = "a holder of the lock panicked";
 
 impl SharedCache {
     pub(crate) fn new(cache: RowCache) -> SharedCache {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
 use outcore_core::{Error, Result, Session};
-use outcore_device::Locked;
+use outcore_device::{Locked, PANICKED};
 use outcore_engine::{Arrivals, GatherOptions, Item, Reservation};
 
 use crate::in_flight::{InFlight, UnitKey};
@@ -211,8 +211,6 @@ pub(crate) fn shared<'t>(
         .filter_map(|&number| tables[number].gate.as_ref());
     gates.map(|gate| gate.read().expect(PANICKED)).collect()
 }
-
-pub(crate) const PANICKED: &str = "a holder of the lock panicked";
 
 /// Features in the form in which they are carried out.
 ///

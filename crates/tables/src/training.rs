@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::RwLockWriteGuard;
 
 use outcore_core::{Error, Result};
-use outcore_device::Locked;
+use outcore_device::{Locked, PANICKED};
 use outcore_kernels::embedding::{Pooling, add_scaled};
 use outcore_store::versions;
 
@@ -19,7 +19,7 @@ use crate::optimizer::Optimizer;
 use crate::packed::is_permutation;
 use crate::rewriting::rewrite;
 use crate::row_cache::NO_SLOT;
-use crate::served::{PANICKED, Tables, served};
+use crate::served::{Tables, served};
 use crate::set::TableSet;
 use crate::table::Table;
 use crate::versioned::{Versioned, Writer};

@@ -79,12 +79,12 @@ pub fn scaled(
 struct Factors {
     logarithm: bool,
     lines: Option<Vec<f64>>,
-    places: Option<Vec<f64>>,
+    minors: Option<Vec<f64>>,
 }
 
 impl Factors {
     #[inline]
-    fn of(&self, line: usize, place: usize, value: f64) -> f64 {
+    fn of(&self, line: usize, minor: usize, value: f64) -> f64 {
         let value = if self.logarithm {
             1.0 + value.ln()
         } else {
@@ -93,16 +93,16 @@ impl Factors {
         let by = |factors: &Option<Vec<f64>>, at: usize| {
             factors.as_ref().map_or(1.0, |factors| factors[at])
         };
-        value * by(&self.lines, line) * by(&self.places, place)
+        value * by(&self.lines, line) * by(&self.minors, minor)
     }
 
     fn held_bytes(&self) -> u64 {
         let len = |factors: &Option<Vec<f64>>| factors.as_ref().map_or(0, Vec::len) as u64;
-        8 * (len(&self.lines) + len(&self.places))
+        8 * (len(&self.lines) + len(&self.minors))
     }
 
     fn are_one(&self) -> bool {
-        !self.logarithm && self.lines.is_none() && self.places.is_none()
+        !self.logarithm && self.lines.is_none() && self.minors.is_none()
     }
 }
 
@@ -114,7 +114,7 @@ enum Unit {
     Line,
     /// By sums of squares that a pass before has made: of lines, or of minor indices.
     Lines,
-    Places,
+    Minors,
 }
 
 fn plan<T: Real, U: Real>(
@@ -125,7 +125,7 @@ fn plan<T: Real, U: Real>(
     out: Option<PathBuf>,
 ) -> Result<Job<Sparse>> {
     let by_rows = a.format() == Compressed::Rows;
-    let (lines, places) = if by_rows {
+    let (lines, minors) = if by_rows {
         (scaling.rows, scaling.cols)
     } else {
         (scaling.cols, scaling.rows)
@@ -133,7 +133,7 @@ fn plan<T: Real, U: Real>(
     let factors = Arc::new(Factors {
         logarithm: scaling.logarithm,
         lines,
-        places,
+        minors,
     });
     let of_line = if scaling.unit_rows && by_rows {
         Unit::Line
@@ -146,7 +146,7 @@ fn plan<T: Real, U: Real>(
         (false, _) => Unit::No,
         (true, true) if is_cut => Unit::Lines,
         (true, true) => Unit::Line,
-        (true, false) => Unit::Places,
+        (true, false) => Unit::Minors,
     };
     let has_values = a.has_values() || !factors.are_one() || unit != Unit::No;
     let shape = SparseShape {
@@ -165,8 +165,8 @@ fn plan<T: Real, U: Real>(
     let norms = match unit {
         Unit::No | Unit::Line => None,
         Unit::Lines => Some(map::<T, _>(session, "norms", &rows, LineSquares(factors))?),
-        Unit::Places => {
-            let squares = PlaceSquares {
+        Unit::Minors => {
+            let squares = MinorSquares {
                 factors,
                 width: a.rows() as usize,
             };
@@ -209,7 +209,7 @@ impl<T: Real> EntryMap<T> for Values {
     fn held_bytes(&self) -> u64 {
         let sums = match self.unit {
             Unit::No | Unit::Line => 0,
-            Unit::Lines | Unit::Places => size_of::<Squares>() as u64 * self.rows,
+            Unit::Lines | Unit::Minors => size_of::<Squares>() as u64 * self.rows,
         };
         self.factors.held_bytes() + sums
     }
@@ -233,16 +233,16 @@ impl<T: Real> EntryMap<T> for Values {
         squares: &Vec<Squares>,
         first: usize,
         line: usize,
-        place: usize,
+        minor: usize,
         value: f64,
     ) -> f64 {
-        let value = self.factors.of(first + line, place, value);
+        let value = self.factors.of(first + line, minor, value);
         let sum_of = |at: usize| self.sums.get().expect("the pass before has ended")[at].root();
         let length = match self.unit {
             Unit::No => 1.0,
             Unit::Line => squares[line].root(),
             Unit::Lines => sum_of(first + line),
-            Unit::Places => sum_of(place),
+            Unit::Minors => sum_of(minor),
         };
         if length > 0.0 { value / length } else { value }
     }
@@ -255,8 +255,8 @@ fn add_lines<T: Real>(
     lines: impl Lines<T>,
 ) {
     lines.each_line(|line, entries| {
-        entries.each(|place, value| {
-            squares[line].add(factors.of(first + line, place, value.f64()));
+        entries.each(|minor, value| {
+            squares[line].add(factors.of(first + line, minor, value.f64()));
         });
     });
 }
@@ -286,12 +286,12 @@ impl<T: Real> Map<T> for LineSquares {
 }
 
 /// The squares of each minor index, over all lines.
-struct PlaceSquares {
+struct MinorSquares {
     factors: Arc<Factors>,
     width: usize,
 }
 
-impl<T: Real> Fold<T> for PlaceSquares {
+impl<T: Real> Fold<T> for MinorSquares {
     type Element = Squares;
 
     fn elements(&self) -> usize {
@@ -308,9 +308,9 @@ impl<T: Real> Fold<T> for PlaceSquares {
 
     fn sparse(&self, state: &mut [Squares], first: u64, lines: impl Lines<T>) -> Result<()> {
         lines.each_line(|line, entries| {
-            entries.each(|place, value| {
+            entries.each(|minor, value| {
                 let line = first as usize + line;
-                state[place].add(self.factors.of(line, place, value.f64()));
+                state[minor].add(self.factors.of(line, minor, value.f64()));
             });
         });
         Ok(())

@@ -265,12 +265,12 @@ fn entries<F: Tally>(
     of_rows: bool,
 ) -> Result<Job<Vec<F>>> {
     let along = of_rows == (a.format() == Compressed::Rows);
-    let width =
-        usize::try_from(a.width()).map_err(|_| Error::shape(format!("{} places", a.width())))?;
+    let width = usize::try_from(a.width())
+        .map_err(|_| Error::shape(format!("{} minor indices", a.width())))?;
     let lines = Rows::Sparse(a.clone());
     with_real!(a.real(), T => match along {
         true => map::<T, _>(session, name, &lines, OfLines::<F>(PhantomData)),
-        false => fold::<T, _>(session, name, &lines, OfPlaces::<F>(width, PhantomData)),
+        false => fold::<T, _>(session, name, &lines, OfMinors::<F>(width, PhantomData)),
     })
 }
 
@@ -297,9 +297,9 @@ impl<T: Real, F: Tally> Map<T> for OfLines<F> {
     }
 }
 
-struct OfPlaces<F>(usize, PhantomData<F>);
+struct OfMinors<F>(usize, PhantomData<F>);
 
-impl<T: Real, F: Tally> Fold<T> for OfPlaces<F> {
+impl<T: Real, F: Tally> Fold<T> for OfMinors<F> {
     type Element = F;
 
     fn elements(&self) -> usize {
@@ -315,7 +315,7 @@ impl<T: Real, F: Tally> Fold<T> for OfPlaces<F> {
     }
 
     fn sparse(&self, state: &mut [F], _first: u64, lines: impl Lines<T>) -> Result<()> {
-        lines.each_line(|_, entries| entries.each(|place, value| state[place].add(value.f64())));
+        lines.each_line(|_, entries| entries.each(|minor, value| state[minor].add(value.f64())));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! From sums to components: the covariance put together, and its leading eigenvectors.
 //!
 //! All eigenvectors at once where few are left out or the matrix is small, else a block Krylov
-//! search (`learn/krylov.rs`) with products in memory or by way of scratch.
+//! search (`krylov.rs`) with products in memory or by way of scratch.
 //!
 //! Cost: some 4/3 d^3 to 9 d^3 flops at once; 2 d^2 for each column of the search.
 

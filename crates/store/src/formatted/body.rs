@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_device::{
-    Blocking, Buf, Device, Limits, Locked, Route, discard_now, flush_now, read_now, write_now,
+    Blocking, Buf, Device, Limits, Locked, PANICKED, Route, discard_now, flush_now, read_now,
+    write_now,
 };
 
 use super::Inner;
@@ -66,11 +67,10 @@ impl Garbage {
 
 impl Drop for Garbage {
     fn drop(&mut self) {
-        let (mut ranges, mut next) =
-            std::mem::take(self.left.get_mut().expect("no panic while held"));
+        let (mut ranges, mut next) = std::mem::take(self.left.get_mut().expect(PANICKED));
         // A loop, since the chain may be long.
         while let Some(mut after) = next.and_then(Arc::into_inner) {
-            let (more, then) = std::mem::take(after.left.get_mut().expect("no panic while held"));
+            let (more, then) = std::mem::take(after.left.get_mut().expect(PANICKED));
             ranges.extend(more);
             next = then;
         }

@@ -4,7 +4,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Blocking, Device, Limits, Locked, Route, flush_now, read_now, write_now};
+use outcore_device::{
+    Blocking, Device, Limits, Locked, PANICKED, Route, flush_now, read_now, write_now,
+};
 
 use super::body::{Body, Garbage, ObjectDevice, damaged, differs, pieces};
 use super::layout::{BLOCK, BlockRange, Condition, Entry, Record, sum_blocks};
@@ -534,7 +536,7 @@ impl Drop for NewVersion {
         if *self.is_over.get_mut() {
             return;
         }
-        let places = std::mem::take(self.places.get_mut().expect("no panic while held"));
+        let places = std::mem::take(self.places.get_mut().expect(PANICKED));
         let sums = self.sums.abandon();
         self.store
             .returned
