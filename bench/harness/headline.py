@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from harness import results, tables
 from harness.spread import Spread, spread
 
+EXCEEDED = 1.1
+"""Of a limit: more than the noise of cores and devices."""
+
 HEADS = ["work", "against", "ratio", "lowest to highest", "runs"]
 
 
@@ -37,7 +40,7 @@ def document(runs: list[results.Run], names: Sequence[str]) -> str:
     if not rows:
         return "Not measured yet.\n"
     code = ", ".join(dict.fromkeys(tables.code(run) for counted in found.values() for run in counted))
-    gaps = [words for counted in found.values() for words in tables.missing_words(counted)]
+    gaps = [words for counted in found.values() for words in (*tables.missing_words(counted), *exceeded_words(counted))]
     missing = [name for name in names if name not in found]
     parts = [tables.conditions(runs[-1]), f"Code: {code}.", tables.table(HEADS, rows), *gaps]
     if missing:
@@ -66,11 +69,30 @@ def comparison_lines(runs: list[results.Run]) -> list[Line]:
 def case_lines(runs: list[results.Run]) -> list[Line]:
     last, lines = runs[-1], comparison_lines(runs)
     rounds = f"{len(runs)} x {last['rounds']}"
-    shares = [pair for run in runs if (leg := tables.ours_of(run)) for pair in results.bound_shares(run, leg)]
-    if shares and last["bound"]["headline"]:
+    shares = bound_shares(runs)
+    if shares and last["bound"]["headline"] and not is_exceeded(shares):
         words = f"the machine's limit: {tables.binding_words(shares[-1][0])}"
         lines.append(Line(last["headline"], words, spread([value for _, value in shares]), "", rounds))
     return lines
+
+
+def bound_shares(runs: list[results.Run]) -> list[tuple[str, float]]:
+    return [pair for run in runs if (leg := tables.ours_of(run)) for pair in results.bound_shares(run, leg)]
+
+
+def is_exceeded(shares: list[tuple[str, float]]) -> bool:
+    """Faster in every round than what was to be the limit, which then is none."""
+    return min(value for _, value in shares) > EXCEEDED
+
+
+def exceeded_words(runs: list[results.Run]) -> list[str]:
+    if not (runs[-1]["bound"]["headline"] and (shares := bound_shares(runs)) and is_exceeded(shares)):
+        return []
+    ratio = spread([value for _, value in shares])
+    return [
+        f"**{runs[-1]['case']}: no limit is told, for ours is {ratio.median:.2f} times as fast as what was to tell it "
+        f"({tables.binding_words(shares[-1][0])}).**"
+    ]
 
 
 def case_rows(lines: list[Line]) -> list[list[str]]:

@@ -71,6 +71,16 @@ def test_the_headline_has_a_line_for_each_marked_ratio_and_the_bound(folder: Pat
     assert "Not measured: pca." in text
 
 
+def test_a_limit_that_is_exceeded_in_every_round_is_none(folder: Path) -> None:
+    run = made()
+    run["started"] = "2026-01-02T05:00:00+00:00"
+    run["legs"][0]["rounds"] = [ok(0, 1.0), ok(1, 1.0)]
+    runner.claim(folder, {**run, "sources": {"commit": "fedcba9876543210", "changed": [], "difference": "x"}})
+    text = headline.document(results.load(folder), ["gemm"])
+    assert "the machine's limit" not in text
+    assert "**gemm: no limit is told, for ours is 3.00 times as fast as what was to tell it (the cores bind).**" in text
+
+
 def test_the_front_page_has_the_first_ratio_of_each_case_and_a_picture(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "HEADLINE", ("gemm", "pca"))
     readme, picture = folder / "front.md", folder / "front.svg"

@@ -65,6 +65,13 @@ CALLS = {
     "kmeans, choosing": "while True: KMeans(20, init='k-means||').fit(a)",
     "sparse kmeans": "while True: KMeans(20, init=a[:20].repeat(10, 1), tol=0, max_iter=1000).fit(s)",
     "topics": "while True: TopicModel(5).fit(s).transform(s)",
+    "svds": "while True: oc.linalg.svds(s, 10)",
+    "svds, basis in scratch": "s = more('12MiB', 's')\nwhile True: oc.linalg.svds(s, 30)",
+    "eigsh": "y = np.random.default_rng(0).random((900, 900)); y += y.T\nwhile True: oc.linalg.eigsh(y, 10)",
+    "neighbors": "while True: NearestNeighbors(n_neighbors=5).fit(a).kneighbors(a)",
+    "sparse neighbors": "while True: NearestNeighbors(n_neighbors=5).fit(s).kneighbors(s)",
+    "look-ups": "from outcore.embedding import Feature, TableSet\nt = TableSet([folder + '/a.npy'], reading='4MiB', cache='1MiB')\n"
+    "n = np.random.default_rng(0).integers(0, 3000, (40_000, 20))\nwhile True: t.look_up([Feature(0, n)])",
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
     "csrmm of many columns": "r, b = more('160MiB', 'repeated'), np.ones((2, 8_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",
     "csrcsc": "while True: oc.linalg.csrcsc(s)",

@@ -317,6 +317,16 @@ impl MemorySplit {
         (self.free() / 128).next_power_of_two().clamp(least, most)
     }
 
+    /// Bytes of rows of tables that stay in memory.
+    pub fn kept_rows_bytes(&self) -> u64 {
+        self.budget / 8
+    }
+
+    /// Bytes of what look-ups in tables read at a time: deep queues need no more than `most`.
+    pub fn looked_up_bytes(&self, most: u64) -> u64 {
+        (self.budget / 8).min(most)
+    }
+
     /// Bytes of what is made ready ahead of its turn.
     pub fn ahead_bytes(&self) -> u64 {
         self.free() / 4

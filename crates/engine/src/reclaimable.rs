@@ -139,7 +139,7 @@ impl ReclaimablePools {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             while pieces.bufs.len() < wanted && room >= cost {
-                let Ok(piece) = Buf::anonymous(between.piece_bytes) else {
+                let Ok(piece) = Buf::not_inherited(between.piece_bytes) else {
                     break;
                 };
                 pieces.bufs.push(piece);

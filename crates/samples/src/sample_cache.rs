@@ -116,10 +116,11 @@ impl SampleCache {
         );
         let most = u64::from(u32::MAX / slots_of_piece) - 1;
         pool.want((all.saturating_add(all / 4).div_ceil(piece_bytes) + 1).min(most) as usize);
-        let by_sample = Buf::anonymous(table_bytes as usize).map_err(|source| Error::NoMemory {
-            bytes: table_bytes,
-            source,
-        })?;
+        let by_sample =
+            Buf::not_inherited(table_bytes as usize).map_err(|source| Error::NoMemory {
+                bytes: table_bytes,
+                source,
+            })?;
         let table = Table {
             by_sample,
             slots_of_piece,

@@ -368,7 +368,7 @@ impl Index {
         if len == self.entries().len() {
             return true;
         }
-        let Ok(entries) = Buf::anonymous(len * size_of::<u64>()) else {
+        let Ok(entries) = Buf::not_inherited(len * size_of::<u64>()) else {
             return false;
         };
         self.entries = entries;

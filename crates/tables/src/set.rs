@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use outcore_core::{Error, Result, Session};
+use outcore_core::{Error, MemorySplit, Result, Session};
 use outcore_device::Locked;
 use outcore_engine::Reservation;
 use outcore_engine::cache::PolicyKind;
@@ -139,12 +139,11 @@ impl TableSet {
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Value`] for no readers.
     pub fn new(session: &Session, tables: Vec<Table>, serving: Serving) -> Result<TableSet> {
-        let whole = session.memory_bytes();
-        let cache_bytes = serving.cache_bytes.unwrap_or(whole / 8);
-        let reading_bytes = serving
-            .reading_bytes
-            .unwrap_or((whole / 8).min(64 << 20))
-            .max(1 << 20);
+        let split = MemorySplit::new(session);
+        let cache_bytes = serving.cache_bytes.unwrap_or(split.kept_rows_bytes());
+        let reading_bytes = serving.reading_bytes;
+        let reading_bytes = reading_bytes.unwrap_or(split.looked_up_bytes(64 << 20));
+        let reading_bytes = reading_bytes.max(1 << 20);
         if serving.readers == 0 {
             return Err(Error::value("0 look-ups at a time"));
         }
