@@ -149,7 +149,7 @@ class _Served:
 
 
 class PendingLookUp:
-    """A look-up on a thread of its own. `result` waits for it."""
+    """A look-up on a thread of its own. `result` waits for it; `fileno` is for `select` and event loops."""
 
     def __init__(self, native: _native.PendingLookUp, results: list[Any]) -> None:
         self._native, self._results = native, results
@@ -157,6 +157,10 @@ class PendingLookUp:
     def done(self) -> bool:
         """Whether the result is there."""
         return self._native.wait(0.0)
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the result is there, and ends with it."""
+        return self._native.fileno()
 
     def result(self) -> list[Any]:
         """The rows of each feature.

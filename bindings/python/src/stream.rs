@@ -191,7 +191,7 @@ fn frames_of(frames: &[Bound<'_, PyArray1<u8>>]) -> PyResult<Vec<Buf>> {
     }
 }
 
-fn number(fd: Option<BorrowedFd<'_>>) -> PyResult<i32> {
+pub(crate) fn number(fd: Option<BorrowedFd<'_>>) -> PyResult<i32> {
     let refused = || PyOSError::new_err("the system gave no descriptor");
     fd.map(|fd| fd.as_raw_fd()).ok_or_else(refused)
 }

@@ -22,6 +22,7 @@ use crate::job::{apart, carry_out};
 use crate::owned::Owned;
 use crate::samples::interruptible;
 use crate::session::Session;
+use crate::stream::number;
 
 fn wrong(what: impl Into<String>) -> PyErr {
     to_python(Error::value(what))
@@ -324,6 +325,14 @@ impl PendingLookUp {
                 .as_ref()
                 .is_none_or(|pending| pending.wait_timeout(timeout))
         }))
+    }
+
+    /// A descriptor that becomes readable when the result is there.
+    fn fileno(&self) -> PyResult<i32> {
+        let pending = self.0.get()?;
+        let pending = pending.lock().unwrap_or_else(|error| error.into_inner());
+        let taken = || wrong("the result was taken already");
+        number(pending.as_ref().ok_or_else(taken)?.fd())
     }
 
     /// The bags that failed; once.

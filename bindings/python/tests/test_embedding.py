@@ -8,6 +8,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import select
 import struct
 import threading
 from collections.abc import Iterator
@@ -203,7 +204,9 @@ def test_several_features_of_several_tables(tmp_path: Path, session: oc.Session)
         )
     side = tables.look_up(asked, concatenate=True)
     same(side, np.concatenate(found, axis=1))
-    same(tables.submit(asked).result()[2], found[2])
+    pending = tables.submit(asked)
+    assert select.select([pending], [], [], 20)[0] == [pending] and pending.done()
+    same(pending.result()[2], found[2])
     time = tables.prefetch(asked)
     same(tables.submit(asked, time=time).result()[3], found[3])
     assert tables.statistics["user"].looked_up >= 480

@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) struct Event {
+/// What a descriptor tells of, readable or not.
+pub struct Event {
     readable: OwnedFd,
     #[cfg(not(target_os = "linux"))]
     writable: OwnedFd,
@@ -15,7 +16,10 @@ pub(crate) struct Event {
 
 impl Event {
     /// Not set.
-    pub(crate) fn new() -> io::Result<Event> {
+    ///
+    /// # Errors
+    /// Those of the system, which may have no more descriptors.
+    pub fn new() -> io::Result<Event> {
         #[cfg(target_os = "linux")]
         {
             use rustix::event::{EventfdFlags, eventfd};
@@ -39,7 +43,7 @@ impl Event {
     }
 
     /// Makes it readable or not. It holds one number or byte at most, so neither call waits.
-    pub(crate) fn set(&self, readable: bool) {
+    pub fn set(&self, readable: bool) {
         if self.is_set.swap(readable, Ordering::Relaxed) == readable {
             return;
         }
@@ -57,7 +61,8 @@ impl Event {
         };
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
     }
 }

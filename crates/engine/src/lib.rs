@@ -63,6 +63,7 @@ pub use decoder::Decoder;
 pub use deferred::Deferred;
 pub use engine::{Config, Engine, Info};
 pub use error::{Error, Result, TaskError};
+pub use event::Event;
 pub use extent::{Changes, Extent};
 pub use gather::{Arrivals, GatherOptions, Gathered};
 pub use gather_layout::Item;

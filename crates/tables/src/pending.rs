@@ -1,13 +1,15 @@
 //! Look-ups on threads of their own, while the caller computes.
 
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use outcore_core::{Error, Result};
 use outcore_device::{Locked, PANICKED};
+use outcore_engine::Event;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -47,6 +49,7 @@ impl Pool {
             result: Mutex::new(None),
             filled: Condvar::new(),
             cancelled: AtomicBool::new(false),
+            event: OnceLock::new(),
         });
         let of_work = Arc::clone(&state);
         let run = move || {
@@ -58,8 +61,12 @@ impl Pool {
                 }),
                 false => Err(Error::Cancelled),
             };
-            *of_work.result.locked() = Some(result);
+            let mut filled = of_work.result.locked();
+            *filled = Some(result);
             of_work.filled.notify_all();
+            if let Some(Some(event)) = of_work.event.get() {
+                event.set(true);
+            }
         };
         // The threads live as long as the sender.
         let _ = self.0.send(Box::new(run));
@@ -71,6 +78,8 @@ struct State<T> {
     result: Mutex<Option<Result<T>>>,
     filled: Condvar,
     cancelled: AtomicBool,
+    /// Created on first request, under the lock of the result.
+    event: OnceLock<Option<Event>>,
 }
 
 /// A look-up in progress. Dropping it cancels it.
@@ -88,6 +97,7 @@ struct State<T> {
 /// use std::time::Duration;
 ///
 /// let pending = set.submit(|set, _| Ok(set.len()))?;
+/// assert!(pending.fd().is_some());
 /// while !pending.wait_timeout(Duration::from_millis(50)) {}
 /// assert_eq!(pending.wait()?, 1);
 /// set.submit(|_, _| Ok(()))?.cancel();
@@ -120,6 +130,17 @@ impl<T> Pending<T> {
             .wait_while(result, |result| result.is_none())
             .expect(PANICKED);
         result.take().unwrap_or(Err(Error::Cancelled))
+    }
+
+    /// A descriptor that becomes readable when the result is there; `None` if the system refused one.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        let result = self.0.result.locked();
+        let made = || {
+            let event = Event::new().ok()?;
+            event.set(result.is_some());
+            Some(event)
+        };
+        self.0.event.get_or_init(made).as_ref().map(Event::fd)
     }
 
     /// Ends the look-up within some 50 ms, with [`Error::Cancelled`].
