@@ -70,7 +70,8 @@ CALLS = {
     "eigsh": "y = np.random.default_rng(0).random((900, 900)); y += y.T\nwhile True: oc.linalg.eigsh(y, 10)",
     "neighbors": "while True: NearestNeighbors(n_neighbors=5).fit(a).kneighbors(a)",
     "sparse neighbors": "while True: NearestNeighbors(n_neighbors=5).fit(s).kneighbors(s)",
-    "look-ups": "from outcore.embedding import Feature, TableSet\nt = TableSet([folder + '/a.npy'], reading='4MiB', cache='1MiB')\n"
+    "look-ups": "from outcore.embedding import Feature, TableSet\n"
+    "t = TableSet([folder + '/a.npy'], reading='4MiB', cache='1MiB')\n"
     "n = np.random.default_rng(0).integers(0, 3000, (40_000, 20))\nwhile True: t.look_up([Feature(0, n)])",
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
     "csrmm of many columns": "r, b = more('160MiB', 'repeated'), np.ones((2, 8_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",

@@ -9,6 +9,7 @@ use outcore_core::{Error, Result};
 
 use crate::look_up::{Bagged, Bags, Feature};
 use crate::pool::{self, Out};
+use crate::readers::now_and_then;
 use crate::reading::{Read, Reading};
 use crate::row_cache::{NO_SLOT, RowCache};
 use crate::served::{Served, Service};
@@ -16,6 +17,8 @@ use crate::window::{Piece, Source, Used, Window};
 
 /// Rows that are looked for in the cache at once.
 pub(crate) const BLOCK: usize = 2048;
+/// Pieces that are added up between two looks at the clock.
+const CHECKED: usize = 64;
 /// Windows of one look-up that are in memory: one is added up, one is being read.
 pub(crate) const WINDOWS: usize = 2;
 
@@ -75,12 +78,12 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
 
     /// Looks everything up; the bags that failed.
     pub(crate) fn run(mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<Failure>> {
-        let (set, tables) = (self.set, self.tables);
+        let (set, tables, go_on) = (self.set, self.tables, &mut now_and_then(go_on));
         let mut reading: VecDeque<Reading<'_>> = VecDeque::new();
         let mut permit = None;
         loop {
             while reading.len() < WINDOWS && self.at.0 < self.features.len() {
-                let window = self.next_window();
+                let window = self.next_window(go_on)?;
                 if window.units.is_empty() && window.pieces.is_empty() {
                     self.note(&window);
                     continue;
@@ -97,7 +100,7 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
                 reading.iter_mut().try_for_each(|next| next.land(go_on))?;
             }
             let read = first.finish(go_on)?;
-            self.add_up(&read);
+            self.add_up(&read, go_on)?;
         }
     }
 
@@ -111,12 +114,15 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
     }
 
     /// Goes on until as many units are missing as are read at once, or everything was seen.
-    fn next_window(&mut self) -> Window {
+    fn next_window(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Window> {
         let mut window = Window::default();
         while self.at.0 < self.features.len() && !self.set.is_full(&window) {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
             self.next_block(&mut window);
         }
-        window
+        Ok(window)
     }
 
     /// Some rows of one feature.
@@ -278,10 +284,13 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
     }
 
     /// What has waited.
-    fn add_up(&mut self, read: &Read) {
+    fn add_up(&mut self, read: &Read, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
         let tables = self.tables;
         let mut rows: Vec<&[u8]> = Vec::new();
-        for piece in &read.window.pieces {
+        for (number, piece) in read.window.pieces.iter().enumerate() {
+            if number.is_multiple_of(CHECKED) && !go_on() {
+                return Err(Error::Cancelled);
+            }
             let row_bytes = tables[self.features[piece.feature].table].table.row_bytes();
             let sources = &read.window.sources[piece.first_source..][..piece.positions.len()];
             rows.clear();
@@ -303,6 +312,7 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
                 Some((row, error)) => self.fail((piece.feature, piece.bag), row, &error),
             }
         }
+        Ok(())
     }
 
     fn fail(&mut self, (feature, bag): (usize, usize), row: u64, error: &Error) {

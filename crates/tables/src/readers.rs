@@ -1,7 +1,7 @@
 //! A semaphore: how many look-ups of a set may read at a time.
 
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outcore_core::{Error, Result};
 use outcore_device::{Locked, PANICKED};
@@ -46,6 +46,18 @@ impl Readers {
 
 /// How often a caller that waits is asked whether to go on.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// The same question, which may be asked at every step: it is passed on that often.
+pub(crate) fn now_and_then(go_on: &mut dyn FnMut() -> bool) -> impl FnMut() -> bool {
+    let mut asked = Instant::now();
+    move || {
+        if asked.elapsed() < CHECK_EVERY {
+            return true;
+        }
+        asked = Instant::now();
+        go_on()
+    }
+}
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {

@@ -30,6 +30,7 @@ use crate::call::{BLOCK, Call, Failure, WINDOWS};
 use crate::look_up::Feature;
 use crate::pending::{Pending, Pool};
 use crate::pool::Out;
+use crate::readers::now_and_then;
 use crate::reading::Reading;
 use crate::row_cache::{NO_SLOT, RowCache};
 use crate::served::{OPTIONS, Served, Service, bagged, served, shared};
@@ -557,9 +558,13 @@ impl TableSet {
         let bagged = bagged(&tables, features)?;
         let _shared = shared(&tables, features.iter().map(|feature| feature.table));
         let (mut window, mut missing) = (Window::default(), Vec::new());
+        let go_on = &mut now_and_then(go_on);
         for (feature, bagged) in features.iter().zip(&bagged) {
             let served = &tables[feature.table];
             for rows in bagged.rows.chunks(BLOCK) {
+                if !go_on() {
+                    return Err(Error::Cancelled);
+                }
                 let cache = served.cache.seen();
                 let is_missing = |row: &u64| cache.slots() > 0 && cache.find(*row) == NO_SLOT;
                 missing.extend(rows.iter().copied().filter(is_missing));
@@ -601,8 +606,11 @@ impl TableSet {
         let served = served(&tables, table)?;
         check_rows(&served.table, rows)?;
         let _shared = shared(&tables, std::iter::once(table));
-        let mut kept = 0;
+        let (mut kept, go_on) = (0, &mut now_and_then(go_on));
         for rows in rows.chunks(service.units_at_once) {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
             let mut window = Window::default();
             let is_missing = |row: &&u64| served.cache.seen().find(**row) == NO_SLOT;
             for &row in rows.iter().filter(is_missing) {
@@ -660,7 +668,11 @@ impl TableSet {
         let parts = rows
             .chunks(service.units_at_once)
             .zip(into.chunks_mut(service.units_at_once * row_bytes));
+        let go_on = &mut now_and_then(go_on);
         for (rows, into) in parts {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
             let mut window = Window::default();
             let missing: Vec<u32> = rows
                 .iter()
