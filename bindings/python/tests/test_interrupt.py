@@ -28,6 +28,7 @@ import scipy.sparse as sp
 from programs import imports
 
 import outcore as oc
+from outcore.embedding import create
 
 LIMIT_S = 0.5
 SLACK_S = 0.3
@@ -73,6 +74,9 @@ CALLS = {
     "look-ups": "from outcore.embedding import Feature, TableSet\n"
     "t = TableSet([folder + '/a.npy'], reading='4MiB', cache='1MiB')\n"
     "n = np.random.default_rng(0).integers(0, 3000, (40_000, 20))\nwhile True: t.look_up([Feature(0, n)])",
+    "updates of a table": "from outcore.embedding import Table\n"
+    "t = Table.open(folder + '/table', writable=True, cache='1MiB')\n"
+    "n, rows = np.arange(100_000), np.ones((100_000, 64), 'f')\nwhile True: t.update(n, rows)",
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
     "csrmm of many columns": "r, b = more('160MiB', 'repeated'), np.ones((2, 8_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",
     "csrcsc": "while True: oc.linalg.csrcsc(s)",
@@ -118,6 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     session = oc.Session("32MiB", folder, allow_tmpfs_scratch=True)
     session.from_numpy(folder / "a.npy", np.random.default_rng(0).standard_normal((3000, 3000), np.float32))
     session.from_numpy(folder / "old.npy", np.eye(3))
+    create((100_000, 64), folder / "table", session=session)
     random = np.random.default_rng(1)
     places = random.integers(0, 30_000, (30_000, 200), dtype=np.int32)
     x = sp.csr_array((np.ones(places.size, "f"), places.ravel(), np.arange(0, places.size + 1, 200)), shape=(30_000, 30_000))

@@ -50,7 +50,7 @@ pub(crate) struct Read {
 
 /// Position of an item.
 #[derive(Clone, Copy)]
-struct Place {
+struct ItemSpan {
     start: usize,
     len: usize,
     read: u32,
@@ -69,7 +69,7 @@ pub(crate) struct GatherLayout {
     /// Indices of items with bytes, grouped by request.
     order: Vec<u32>,
     /// Position of each item.
-    places: Vec<Place>,
+    places: Vec<ItemSpan>,
 }
 
 /// Parameters for combining items into requests.
@@ -104,7 +104,7 @@ impl GatherLayout {
     /// [`Error::OutOfRange`] for an item that is not inside its extent.
     pub(crate) fn new(items: &[Item<'_>], shape: Shape) -> Result<GatherLayout> {
         let (extents, keys) = sorted(items)?;
-        let nowhere = Place {
+        let nowhere = ItemSpan {
             start: 0,
             len: 0,
             read: NO_READ,
@@ -127,7 +127,7 @@ impl GatherLayout {
     /// the keys of the sort.
     pub(crate) fn overhead_bytes(items: usize) -> u64 {
         let each = size_of::<Read>()
-            + size_of::<Place>()
+            + size_of::<ItemSpan>()
             + size_of::<Key>()
             + size_of::<u32>()
             + size_of::<outcore_device::Buf>();
@@ -144,7 +144,7 @@ impl GatherLayout {
 
     /// Request of an item, and its range there; `None` for an empty item.
     pub(crate) fn find(&self, item: usize) -> Option<(usize, Range<usize>)> {
-        let Place { start, len, read } = self.places[item];
+        let ItemSpan { start, len, read } = self.places[item];
         (read != NO_READ).then_some((read as usize, start..start + len))
     }
 
@@ -192,7 +192,7 @@ impl GatherLayout {
         let read = self.reads.last_mut().expect("pushed above");
         read.len = read.len.max((to - read.offset) as usize);
         let start = (key.offset - read.offset) as usize;
-        self.places[key.item as usize] = Place {
+        self.places[key.item as usize] = ItemSpan {
             start,
             len: len as usize,
             read: self.reads.len() as u32 - 1,

@@ -82,7 +82,7 @@ struct GivenMemory {
 }
 
 /// Where the block of a region lives.
-pub(crate) struct Place {
+pub(crate) struct GivenLayout {
     pub(crate) geometry: Geometry,
     /// Bytes that a load moves from the device.
     pub(crate) load_bytes: u64,
@@ -93,7 +93,7 @@ pub(crate) struct Place {
     given: Arc<Mutex<GivenMemory>>,
 }
 
-impl Place {
+impl GivenLayout {
     /// The memory for a residency; none while that of an earlier residency has it.
     pub(crate) fn borrow(&self) -> Option<Buf> {
         self.given.locked().memory.take()
@@ -120,7 +120,7 @@ impl BounceBuffers {
 /// The given memory of one plan.
 #[derive(Clone, Default)]
 pub(crate) struct GivenBlocks {
-    by_region: HashMap<Region, Arc<Place>>,
+    by_region: HashMap<Region, Arc<GivenLayout>>,
     /// The first that cannot be used, and why.
     refused: Option<String>,
 }
@@ -165,7 +165,7 @@ impl GivenBlocks {
             }
         }
         handle.copied_bytes = region.bytes() - handle.direct_bytes;
-        let place = Place {
+        let place = GivenLayout {
             geometry,
             load_bytes,
             longest_copy,
@@ -182,7 +182,7 @@ impl GivenBlocks {
         self.refused.as_deref()
     }
 
-    pub(crate) fn get(&self, region: &Region) -> Option<&Arc<Place>> {
+    pub(crate) fn get(&self, region: &Region) -> Option<&Arc<GivenLayout>> {
         self.by_region.get(region)
     }
 

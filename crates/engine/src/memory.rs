@@ -61,8 +61,8 @@ pub(crate) struct Memory {
     budget: Budget,
     held: u64,
     above_floors: u64,
-    /// Number of streams that share elastic memory.
-    sharers: usize,
+    /// Number of streams that have a quota of elastic memory.
+    elastic_streams: usize,
     /// Memory has been returned since this flag was last cleared.
     pub(crate) released: bool,
     frames: Frames,
@@ -78,7 +78,7 @@ impl Memory {
             budget,
             held: 0,
             above_floors: 0,
-            sharers: 0,
+            elastic_streams: 0,
             released: false,
             frames: Frames::default(),
             items: Items::default(),
@@ -336,20 +336,22 @@ impl Memory {
         account.above_floor() > 0 && budget.above_floors() > budget.elastic()
     }
 
-    /// A stream joins, or leaves, those that share elastic memory.
-    pub(crate) fn shares(&mut self, joins: bool) {
-        self.sharers = if joins {
-            self.sharers + 1
+    /// One more stream has a quota of elastic memory, or one fewer.
+    pub(crate) fn count_elastic_stream(&mut self, joins: bool) {
+        self.elastic_streams = if joins {
+            self.elastic_streams + 1
         } else {
-            self.sharers - 1
+            self.elastic_streams - 1
         };
     }
 
-    /// Frames of `frame_bytes` bytes for a stream if all sharing streams get the same number:
+    /// The quota of a stream, in frames of `frame_bytes` bytes, the same for all elastic streams:
     /// enough to keep any device busy, and at least two, if the budget has them, so that one can be
     /// filled or used while the other moves.
-    pub(crate) fn share(&self, frame_bytes: usize) -> usize {
-        let of = |bytes: u64| (bytes / (frame_bytes.max(1) * self.sharers.max(1)) as u64) as usize;
+    pub(crate) fn quota(&self, frame_bytes: usize) -> usize {
+        let of = |bytes: u64| {
+            (bytes / (frame_bytes.max(1) * self.elastic_streams.max(1)) as u64) as usize
+        };
         of(SHARED_BYTES).max(of(self.total()).min(2))
     }
 

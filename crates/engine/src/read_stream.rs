@@ -21,7 +21,7 @@ use crate::extent::Extent;
 use crate::extent_locks::{Claim, ExtentLock};
 use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
-use crate::stream::{Awaited, Between, Frames, Shares, StreamOptions, Supply, frame_for};
+use crate::stream::{Awaited, Between, Frames, Quota, StreamOptions, Supply, frame_for};
 
 struct State {
     /// Blocks ready for the caller.
@@ -378,7 +378,7 @@ impl Engine {
                 least: 1,
                 most: 1,
                 given: Vec::new(),
-                shares: Shares::Not,
+                quota: Quota::None,
             },
         };
         let (least, most, has_given) = (frames.least, frames.most, !frames.given.is_empty());

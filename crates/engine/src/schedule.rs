@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::edges::Coverage;
 use crate::error::{Error, Result};
 use crate::frame_size::frame_bytes;
-use crate::given_block::{BounceBuffers, GivenBlocks, Place};
+use crate::given_block::{BounceBuffers, GivenBlocks, GivenLayout};
 use crate::plan::{Access, Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
 use crate::planning::go_on;
 use crate::region::{ExtentRef, FrameLayout, Region};
@@ -64,7 +64,7 @@ pub(crate) struct BlockInfo {
     /// As it is loaded; another layout only of what is decoded then.
     pub(crate) loaded: FrameLayout,
     /// Where it lives, if that is memory of the caller's.
-    pub(crate) given: Option<Arc<Place>>,
+    pub(crate) given: Option<Arc<GivenLayout>>,
     /// Bytes charged to the budget; 0 for memory of the caller.
     pub(crate) bytes: u64,
     pub(crate) pinned: bool,

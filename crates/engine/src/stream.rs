@@ -72,17 +72,17 @@ pub(crate) struct Frames {
     pub(crate) least: usize,
     pub(crate) most: usize,
     pub(crate) given: Vec<Buf>,
-    /// Whether those above `least` are shared with other streams.
-    pub(crate) shares: Shares,
+    /// Whether those above `least` come of a quota of elastic memory.
+    pub(crate) quota: Quota,
 }
 
-/// Whether a stream shares memory with others.
+/// Whether a stream has a quota of elastic memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shares {
-    Not,
-    /// It has not joined yet.
-    Will,
-    Does,
+pub(crate) enum Quota {
+    None,
+    /// From its start on.
+    Expected,
+    Held,
 }
 
 impl Supply {
@@ -94,14 +94,14 @@ impl Supply {
                 least: ahead,
                 most: ahead,
                 given: Vec::new(),
-                shares: Shares::Not,
+                quota: Quota::None,
             },
             Supply::Elastic(least) => Frames {
                 bytes,
                 least: least.clamp(1, ahead),
                 most: ahead,
                 given: Vec::new(),
-                shares: Shares::Will,
+                quota: Quota::Expected,
             },
             Supply::Given(given) => {
                 let unit = extent.sector() as usize;
@@ -125,7 +125,7 @@ impl Supply {
                     least: given.len(),
                     most: given.len(),
                     given,
-                    shares: Shares::Not,
+                    quota: Quota::None,
                 }
             }
         })
@@ -133,31 +133,31 @@ impl Supply {
 }
 
 impl Frames {
-    /// At the start: joins the streams that share memory, if it is to share.
+    /// At the start: takes the quota that the stream is to have.
     pub(crate) fn join(&mut self, memory: &mut Memory) {
-        if self.shares == Shares::Will {
-            self.shares = Shares::Does;
-            memory.shares(true);
+        if self.quota == Quota::Expected {
+            self.quota = Quota::Held;
+            memory.count_elastic_stream(true);
         }
     }
 
-    /// At the end: leaves them.
+    /// At the end: gives it back.
     pub(crate) fn leave(&mut self, memory: &mut Memory) {
-        if self.shares == Shares::Does {
-            self.shares = Shares::Not;
-            memory.shares(false);
+        if self.quota == Quota::Held {
+            self.quota = Quota::None;
+            memory.count_elastic_stream(false);
         }
     }
 
-    /// Whether the frames above `least` are shared with other streams.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.shares == Shares::Does
+    /// Whether the frames above `least` come of a quota.
+    pub(crate) fn has_quota(&self) -> bool {
+        self.quota == Quota::Held
     }
 
     /// Number of frames that the stream may have now.
     pub(crate) fn allowed(&self, memory: &Memory) -> usize {
-        if self.is_shared() {
-            memory.share(self.bytes).clamp(self.least, self.most)
+        if self.has_quota() {
+            memory.quota(self.bytes).clamp(self.least, self.most)
         } else {
             self.most
         }

@@ -424,7 +424,7 @@ impl Writer {
             self.taken -= 1;
         }
         // If memory is shared, takes another frame only when all others are in flight.
-        let is_eager = !self.frames.is_shared();
+        let is_eager = !self.frames.has_quota();
         while self.started
             && self.taken < allowed
             && self.error.is_none()

@@ -37,12 +37,12 @@ impl ReadAt for Vec<u8> {
 
 /// One reader, with its own position.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct SeekingReader {
     pub(crate) file: Arc<dyn ReadAt>,
     pub(crate) offset: u64,
 }
 
-impl Read for Place {
+impl Read for SeekingReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read_at(bytes, self.offset)?;
         self.offset += read as u64;
@@ -50,7 +50,7 @@ impl Read for Place {
     }
 }
 
-impl Seek for Place {
+impl Seek for SeekingReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let offset = match to {
             SeekFrom::Start(offset) => Some(offset),

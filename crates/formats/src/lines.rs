@@ -21,6 +21,12 @@ impl Position {
     pub const START: Position = Position { byte: 0, line: 1 };
 }
 
+impl Default for Position {
+    fn default() -> Position {
+        Position::START
+    }
+}
+
 /// Whole lines of a text. The last line of the text may lack its end.
 #[derive(Clone, Debug)]
 pub struct Chunk {

@@ -22,7 +22,7 @@ use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::types::{ColumnDescriptor, ColumnPath, SchemaDescriptor, Type};
 use bytes::Bytes;
 
-use crate::bytes::{Place, ReadAt};
+use crate::bytes::{ReadAt, SeekingReader};
 use crate::error::shown;
 use crate::source::refuse_packed;
 use crate::{Batch, Error, Result, Triplets};
@@ -437,10 +437,10 @@ impl Length for Stored {
 }
 
 impl ChunkReader for Stored {
-    type T = BufReader<Place>;
+    type T = BufReader<SeekingReader>;
 
     fn get_read(&self, offset: u64) -> ParquetResult<Self::T> {
-        Ok(BufReader::new(Place {
+        Ok(BufReader::new(SeekingReader {
             file: self.file.clone(),
             offset,
         }))

@@ -10,7 +10,7 @@ use outcore_engine::{GatherOptions, Gathered, Reservation, Ticket};
 
 use super::dataset::Dataset;
 use super::order::{Chunked, Order, Positions, Turns, Window};
-use super::pending_batch::{PendingBatch, Place};
+use super::pending_batch::{PendingBatch, SampleLocation};
 
 /// The lanes of an epoch, and a batch of which some samples are found. None for an order that has
 /// no lanes.
@@ -131,7 +131,7 @@ impl Lanes {
                     number,
                     sample,
                     len,
-                    Place::Window {
+                    SampleLocation::Window {
                         window: in_work,
                         stretch,
                         start,

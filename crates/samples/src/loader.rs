@@ -30,7 +30,7 @@ use super::buffer_pool::{BufferPool, Bytes};
 use super::dataset::{Dataset, LOOK_EVERY};
 use super::lanes::Lanes;
 use super::order::{Chunks, Order, Positions, Shuffle};
-use super::pending_batch::{Future, Keeping, Made, PendingBatch, Place};
+use super::pending_batch::{Future, Keeping, Made, PendingBatch, SampleLocation};
 use super::sample_cache::SampleCache;
 
 /// What batches ahead have together, unless the caller says how many they are: enough for the queue
@@ -644,13 +644,13 @@ impl Loader {
         for (number, (&sample, entry)) in (0..).zip(samples.iter().zip(entries)) {
             let (_, len) = self.dataset.place(sample);
             if let Some(slot) = kept.as_ref().and_then(|kept| kept.slot(entry, len as u32)) {
-                work.set(number, sample, len, Place::SampleCache(slot));
+                work.set(number, sample, len, SampleLocation::SampleCache(slot));
             } else {
                 work.set(
                     number,
                     sample,
                     len,
-                    Place::Read {
+                    SampleLocation::Read {
                         item: wanted.len() as u32,
                     },
                 );

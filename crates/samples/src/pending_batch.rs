@@ -33,7 +33,7 @@ const SHORT_BYTES: usize = 8 << 10;
 pub(super) struct PendingBatch {
     dataset: Dataset,
     samples: Vec<u64>,
-    places: Vec<Place>,
+    places: Vec<SampleLocation>,
     /// Of all samples.
     bytes_of_all: u64,
     pool: Arc<BufferPool>,
@@ -57,7 +57,7 @@ pub(super) struct Keeping {
 
 /// Where a sample is.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum SampleLocation {
     SampleCache(CacheSlot),
     Read {
         item: u32,
@@ -106,7 +106,10 @@ impl PendingBatch {
         skip_damaged: bool,
     ) -> PendingBatch {
         let (dataset, pool) = (dataset.clone(), Arc::clone(pool));
-        let (samples, places) = (vec![0; samples], vec![Place::Read { item: 0 }; samples]);
+        let (samples, places) = (
+            vec![0; samples],
+            vec![SampleLocation::Read { item: 0 }; samples],
+        );
         PendingBatch {
             dataset,
             samples,
@@ -122,7 +125,7 @@ impl PendingBatch {
     }
 
     /// Which sample one of the batch is, and where.
-    pub(super) fn set(&mut self, number: u64, sample: u64, len: u64, place: Place) {
+    pub(super) fn set(&mut self, number: u64, sample: u64, len: u64, place: SampleLocation) {
         (self.samples[number as usize], self.places[number as usize]) = (sample, place);
         self.bytes_of_all += len;
     }
@@ -184,8 +187,8 @@ impl PendingBatch {
             made
         } else {
             // Decoding takes long: samples are copied, so that the cache is not locked meanwhile.
-            let copy = |place: &Place| {
-                if let Place::SampleCache(slot) = *place {
+            let copy = |place: &SampleLocation| {
+                if let SampleLocation::SampleCache(slot) = *place {
                     kept.at(slot).to_vec()
                 } else {
                     Vec::new()
@@ -214,7 +217,7 @@ impl PendingBatch {
             .into_iter()
             .zip(&mut self.places)
             .all(|(entry, place)| match place {
-                Place::SampleCache(slot) => kept
+                SampleLocation::SampleCache(slot) => kept
                     .slot(entry, slot.len)
                     .map(|found| *slot = found)
                     .is_some(),
@@ -228,13 +231,13 @@ impl PendingBatch {
         gathered: Option<&'a Gathered>,
         kept: impl Fn(usize, CacheSlot) -> &'a [u8],
     ) -> Vec<&'a [u8]> {
-        let of = |(number, &place): (usize, &Place)| match place {
-            Place::SampleCache(slot) => kept(number, slot),
-            Place::Read { item } => {
+        let of = |(number, &place): (usize, &SampleLocation)| match place {
+            SampleLocation::SampleCache(slot) => kept(number, slot),
+            SampleLocation::Read { item } => {
                 gathered.map_or(&[][..], |gathered| gathered.get(item as usize))
             }
             // A damaged index may say anything.
-            Place::Window {
+            SampleLocation::Window {
                 window,
                 stretch,
                 start,
@@ -287,12 +290,12 @@ impl PendingBatch {
             if let Some(&sample) = self
                 .samples
                 .get(number + SUMS_AHEAD)
-                .filter(|_| !matches!(place, Place::SampleCache(_)))
+                .filter(|_| !matches!(place, SampleLocation::SampleCache(_)))
             {
                 self.dataset.fetch_sum(sample);
             }
             let sound = match (place, sums) {
-                (Place::SampleCache(_), _) => Ok(true),
+                (SampleLocation::SampleCache(_), _) => Ok(true),
                 (_, Some(sums)) => self
                     .dataset
                     .compare(sample, sums[number % TOGETHER])
@@ -338,7 +341,7 @@ impl PendingBatch {
         let is_short = pieces.iter().all(|piece| piece.len() <= SHORT_BYTES);
         let is_read = self.places[some]
             .iter()
-            .any(|place| !matches!(place, Place::SampleCache(_)));
+            .any(|place| !matches!(place, SampleLocation::SampleCache(_)));
         (is_short && is_read)
             .then(|| crc32c_of_three(pieces, coming))
             .flatten()
@@ -355,12 +358,14 @@ impl PendingBatch {
         let soon = future.soon(kept.part(future.bytes, future.samples));
         for (number, (&sample, &place)) in self.samples.iter().zip(&self.places).enumerate() {
             match (place, soon(sample, number as u64)) {
-                (Place::Read { item }, true) if skipped.binary_search(&number).is_err() => {
+                (SampleLocation::Read { item }, true)
+                    if skipped.binary_search(&number).is_err() =>
+                {
                     gathered
                         .into_iter()
                         .for_each(|read| kept.put(sample, read.get(item as usize)));
                 }
-                (Place::SampleCache(_), false) => kept.remove(sample),
+                (SampleLocation::SampleCache(_), false) => kept.remove(sample),
                 _ => {}
             }
         }

@@ -18,7 +18,7 @@ use outcore_device::{FileDevice, Mode};
 
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
-use crate::lock::{self, Place};
+use crate::lock::{self, ObjectPath};
 use crate::mark::{self, Mark, is_own};
 use crate::new_folder::{NewFolder, Unfinished};
 use crate::os::{self, Identity};
@@ -83,7 +83,7 @@ impl Folder {
         &self.root
     }
 
-    fn place(&self, name: &str) -> Result<Place, Error> {
+    fn place(&self, name: &str) -> Result<ObjectPath, Error> {
         check_name(name)?;
         let path = match self.root == Path::new(".") {
             true => PathBuf::from(name),
@@ -97,7 +97,7 @@ impl Folder {
             false => path,
         };
         let folder = folder_of(&path).to_owned();
-        Ok(Place {
+        Ok(ObjectPath {
             object,
             path,
             folder,
@@ -105,7 +105,7 @@ impl Folder {
     }
 
     /// Creates the folders between the root and the object, durably.
-    fn make_folders(&self, place: &Place) -> Result<(), Error> {
+    fn make_folders(&self, place: &ObjectPath) -> Result<(), Error> {
         let missing: Vec<&Path> = place
             .folder
             .ancestors()
@@ -158,7 +158,7 @@ impl Folder {
         self.begun(place, partial, most)
     }
 
-    fn allocated(&self, place: Place, partial: Partial, len: u64) -> Result<NewObject, Error> {
+    fn allocated(&self, place: ObjectPath, partial: Partial, len: u64) -> Result<NewObject, Error> {
         let free = self.check_space(&place, len)?;
         partial.allocate(free)?;
         self.begun(place, partial, len)
@@ -173,7 +173,7 @@ impl Folder {
         len: u64,
         faults: Arc<Faults>,
     ) -> Result<NewObject, Error> {
-        let place = Place {
+        let place = ObjectPath {
             object: shown(path),
             path: path.to_owned(),
             folder: folder_of(path).to_owned(),
@@ -184,7 +184,7 @@ impl Folder {
         folder.allocated(place, partial, len)
     }
 
-    fn begun(&self, place: Place, partial: Partial, len: u64) -> Result<NewObject, Error> {
+    fn begun(&self, place: ObjectPath, partial: Partial, len: u64) -> Result<NewObject, Error> {
         let device = partial.device()?;
         let identity = Identity::of(&partial.metadata()?);
         let object = Object {
@@ -201,7 +201,7 @@ impl Folder {
 
     /// Checks the free space early, while the caller can still react; the allocation that follows
     /// is decisive.
-    fn check_space(&self, place: &Place, needed: u64) -> Result<u64, Error> {
+    fn check_space(&self, place: &ObjectPath, needed: u64) -> Result<u64, Error> {
         let asked = self
             .faults
             .step(Step::Space)
@@ -221,7 +221,7 @@ impl Folder {
 
     /// Opens an object for reading, with the state of its mark. Repeated if the name leads to
     /// another file meanwhile.
-    fn open_with_mark(&self, place: &Place) -> Result<(Object, State), Error> {
+    fn open_with_mark(&self, place: &ObjectPath) -> Result<(Object, State), Error> {
         loop {
             let file = self.open_to_read(place)?;
             let stat = stat(&file, place)?;
@@ -233,7 +233,7 @@ impl Folder {
         }
     }
 
-    fn open_to_read(&self, place: &Place) -> Result<File, Error> {
+    fn open_to_read(&self, place: &ObjectPath) -> Result<File, Error> {
         let fail = |error| Error::from_io(&place.object, "open", error);
         // Checked before it is opened: opening a pipe would wait for its writer.
         lock::require_file(&std::fs::metadata(&place.path).map_err(fail)?, place)?;
@@ -402,8 +402,8 @@ impl Folder {
     fn move_with_mark(
         &self,
         source: &File,
-        from: &Place,
-        to: &Place,
+        from: &ObjectPath,
+        to: &ObjectPath,
         marked_len: Option<u64>,
     ) -> io::Result<()> {
         self.faults.step(Step::Rename)?;
@@ -464,7 +464,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// The state of an open object whose lock the caller holds.
-fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
+fn stat_locked(file: &File, place: &ObjectPath) -> Result<(Stat, Option<Mark>), Error> {
     let found = file
         .metadata()
         .and_then(|metadata| Ok((metadata, mark::read(file, place)?)));
@@ -484,7 +484,7 @@ fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error
 
 /// The state of an open object that a writer may be changing. A mark alone does not tell a running
 /// writer from a dead one; a shared lock does.
-fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
+fn stat(file: &File, place: &ObjectPath) -> Result<Stat, Error> {
     let (mut stat, mark) = stat_settled(file, place)?;
     if mark.is_none() {
         return Ok(stat);
@@ -502,7 +502,7 @@ fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
 
 /// Repeats until length and mark are consistent: a length read while a writer had extended the
 /// file, combined with a mark read after it had finished, would be wrong.
-fn stat_settled(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
+fn stat_settled(file: &File, place: &ObjectPath) -> Result<(Stat, Option<Mark>), Error> {
     let mut last = stat_locked(file, place)?;
     while last.1.is_none() {
         let next = stat_locked(file, place)?;
@@ -514,7 +514,7 @@ fn stat_settled(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Erro
     Ok(last)
 }
 
-fn object(place: &Place, device: Arc<FileDevice>, stat: &Stat) -> Object {
+fn object(place: &ObjectPath, device: Arc<FileDevice>, stat: &Stat) -> Object {
     Object {
         object: place.object.clone(),
         device,
@@ -528,7 +528,7 @@ fn object(place: &Place, device: Arc<FileDevice>, stat: &Stat) -> Object {
 /// the file. `None` if the name leads to another file meanwhile.
 fn device(
     file: &File,
-    place: &Place,
+    place: &ObjectPath,
     mode: Mode,
     len: u64,
 ) -> Result<Option<Arc<FileDevice>>, Error> {

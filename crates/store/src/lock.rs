@@ -37,15 +37,15 @@ pub(crate) const ASIDE: &str = UNFINISHED_SUFFIX;
 const PATIENCE: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Place of an object: its path with links followed, its folder, and its name in errors.
+/// Path of an object: its path with links followed, its folder, and its name in errors.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ObjectPath {
     pub(crate) object: String,
     pub(crate) path: PathBuf,
     pub(crate) folder: PathBuf,
 }
 
-impl Place {
+impl ObjectPath {
     /// The hidden file beside the object, named after the object with `suffix`.
     pub(crate) fn beside(&self, suffix: &str) -> PathBuf {
         let mut name = std::ffi::OsString::from(".");
@@ -109,7 +109,7 @@ pub(crate) fn release(file: &File) {
     let _ = file.unlock();
 }
 
-pub(crate) fn require_file(metadata: &Metadata, place: &Place) -> Result<(), Error> {
+pub(crate) fn require_file(metadata: &Metadata, place: &ObjectPath) -> Result<(), Error> {
     let kind = match metadata.file_type() {
         kind if kind.is_file() => return Ok(()),
         kind if kind.is_dir() => "a folder",
@@ -123,7 +123,7 @@ pub(crate) fn require_file(metadata: &Metadata, place: &Place) -> Result<(), Err
 
 /// Opens and locks the existing object. Its file must be writable: without permission to write an
 /// object, a process may not replace it either.
-pub(crate) fn lock_object(place: &Place, faults: &Faults) -> Result<File, Error> {
+pub(crate) fn lock_object(place: &ObjectPath, faults: &Faults) -> Result<File, Error> {
     let found = std::fs::metadata(&place.path);
     let found = found.map_err(|error| Error::from_io(&place.object, "open for writing", error))?;
     require_file(&found, place)?;
@@ -133,7 +133,7 @@ pub(crate) fn lock_object(place: &Place, faults: &Faults) -> Result<File, Error>
 }
 
 /// Creates the partial of an object, or takes it over from a dead process, empty and locked.
-pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Error> {
+pub(crate) fn claim_partial(place: &ObjectPath, faults: &Faults) -> Result<File, Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let partial = place.partial();
@@ -145,7 +145,11 @@ pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Erro
 }
 
 /// Creates the partial of a folder, or takes it over from a dead process, locked.
-pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Result<File, Error> {
+pub(crate) fn claim_folder(
+    place: &ObjectPath,
+    partial: &Path,
+    faults: &Faults,
+) -> Result<File, Error> {
     loop {
         let made = faults
             .step(Step::Open)
@@ -176,7 +180,7 @@ pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Re
 
 /// Opens `path` and locks it; repeated until the name still leads to the file after locking.
 fn lock_path(
-    place: &Place,
+    place: &ObjectPath,
     path: &Path,
     options: &OpenOptions,
     faults: &Faults,
@@ -245,8 +249,8 @@ pub(crate) fn is_hopeless(unfinished: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn place(folder: &Path, name: &str) -> Place {
-        Place {
+    fn place(folder: &Path, name: &str) -> ObjectPath {
+        ObjectPath {
             object: name.to_owned(),
             path: folder.join(name),
             folder: folder.to_owned(),

@@ -16,7 +16,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::faults::{Faults, Step};
-use crate::lock::{self, Place};
+use crate::lock::{self, ObjectPath};
 use crate::os::{attribute, sync_folder};
 
 /// Direct writes to common devices use blocks of at most this many bytes.
@@ -42,12 +42,12 @@ impl Mark {
     }
 }
 
-fn beside(place: &Place) -> PathBuf {
+fn beside(place: &ObjectPath) -> PathBuf {
     place.beside(BESIDE_SUFFIX)
 }
 
 /// The mark of an object, if it has one.
-pub(crate) fn read(file: &File, place: &Place) -> io::Result<Option<Mark>> {
+pub(crate) fn read(file: &File, place: &ObjectPath) -> io::Result<Option<Mark>> {
     if let Some(value) = attribute::get(file, ATTRIBUTE)? {
         return Ok(Some(parse(&value)));
     }
@@ -66,7 +66,7 @@ fn parse(value: &[u8]) -> Mark {
 }
 
 /// Marks an object and waits until the mark is durable.
-pub(crate) fn set(file: &File, place: &Place, len: u64, faults: &Faults) -> io::Result<()> {
+pub(crate) fn set(file: &File, place: &ObjectPath, len: u64, faults: &Faults) -> io::Result<()> {
     let value = len.to_string();
     let marked = faults
         .step(Step::Mark)
@@ -95,7 +95,7 @@ fn wants_a_file(error: &io::Error) -> bool {
 /// a mark beside it is not.
 pub(crate) fn set_for_rename(
     file: &File,
-    place: &Place,
+    place: &ObjectPath,
     len: u64,
     faults: &Faults,
 ) -> io::Result<()> {
@@ -105,7 +105,7 @@ pub(crate) fn set_for_rename(
     }
 }
 
-fn set_beside(place: &Place, value: &str, faults: &Faults) -> io::Result<()> {
+fn set_beside(place: &ObjectPath, value: &str, faults: &Faults) -> io::Result<()> {
     faults.step(Step::MarkBeside)?;
     let path = beside(place);
     std::fs::write(&path, value)?;
@@ -116,7 +116,7 @@ fn set_beside(place: &Place, value: &str, faults: &Faults) -> io::Result<()> {
 }
 
 /// Clears the mark, of either kind, and waits until that is durable.
-pub(crate) fn clear(file: &File, place: &Place, faults: &Faults) -> io::Result<()> {
+pub(crate) fn clear(file: &File, place: &ObjectPath, faults: &Faults) -> io::Result<()> {
     faults.step(Step::Unmark)?;
     attribute::clear(file, ATTRIBUTE)?;
     faults.step(Step::Sync)?;
@@ -129,7 +129,7 @@ pub(crate) fn clear(file: &File, place: &Place, faults: &Faults) -> io::Result<(
 }
 
 /// Removes the file beside an object; false if there was none. The caller syncs the folder.
-pub(crate) fn clear_beside(place: &Place) -> io::Result<bool> {
+pub(crate) fn clear_beside(place: &ObjectPath) -> io::Result<bool> {
     match std::fs::remove_file(beside(place)) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -148,9 +148,9 @@ pub(crate) fn is_own(file_name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn marked_object(faults: &Faults) -> (tempfile::TempDir, Place, File) {
+    fn marked_object(faults: &Faults) -> (tempfile::TempDir, ObjectPath, File) {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place {
+        let place = ObjectPath {
             object: "x".into(),
             path: folder.path().join("x"),
             folder: folder.path().to_owned(),

@@ -29,7 +29,7 @@ use outcore_device::{Device, FileDevice, Mode};
 
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
-use crate::lock::{self, ASIDE, CHECKPOINT, Place, is_hopeless};
+use crate::lock::{self, ASIDE, CHECKPOINT, ObjectPath, is_hopeless};
 use crate::mark::is_own;
 use crate::{NewObjects, os};
 
@@ -50,7 +50,7 @@ pub enum Unfinished {
 /// A folder that is being written and has no name yet.
 #[must_use = "dropping a new folder gives it up"]
 pub struct NewFolder {
-    place: Place,
+    place: ObjectPath,
     partial: PathBuf,
     lock: File,
     parts: Vec<Part>,
@@ -74,7 +74,7 @@ struct Part {
 impl NewFolder {
     /// Claims the folder of a place where another folder may exist.
     pub(crate) fn claim(
-        place: Place,
+        place: ObjectPath,
         unfinished: Unfinished,
         replaced: &[&str],
         faults: Arc<Faults>,
@@ -440,7 +440,7 @@ impl NewFolder {
 }
 
 /// Refuses to replace a folder that has other parts than these.
-fn check_parts(place: &Place, parts: &[String]) -> Result<(), Error> {
+fn check_parts(place: &ObjectPath, parts: &[String]) -> Result<(), Error> {
     let entries = match std::fs::read_dir(&place.path) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

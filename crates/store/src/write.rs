@@ -13,13 +13,13 @@ use outcore_device::{FileDevice, Mode};
 use crate::Ending;
 use crate::error::Error;
 use crate::faults::{Faults, Step};
-use crate::lock::{self, Place};
+use crate::lock::{self, ObjectPath};
 use crate::mark;
 use crate::os;
 
 /// A new object before it has its name.
 pub(crate) struct Partial {
-    place: Place,
+    place: ObjectPath,
     file: File,
     /// The object that has the name now, locked so that no writer changes it in place meanwhile.
     replaced: Option<File>,
@@ -32,7 +32,11 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    pub(crate) fn claim(place: &Place, len: u64, faults: Arc<Faults>) -> Result<Partial, Error> {
+    pub(crate) fn claim(
+        place: &ObjectPath,
+        len: u64,
+        faults: Arc<Faults>,
+    ) -> Result<Partial, Error> {
         let mut partial = Partial::locked(place, len, false, faults)?;
         partial.replaced = partial.lock_replaced()?;
         Ok(partial)
@@ -41,7 +45,7 @@ impl Partial {
     /// The partial of an object that replaces none. An object that another writer is creating
     /// counts as existing.
     pub(crate) fn claim_new(
-        place: &Place,
+        place: &ObjectPath,
         len: u64,
         faults: Arc<Faults>,
     ) -> Result<Partial, Error> {
@@ -61,7 +65,7 @@ impl Partial {
     }
 
     fn locked(
-        place: &Place,
+        place: &ObjectPath,
         len: u64,
         is_new: bool,
         faults: Arc<Faults>,
@@ -206,7 +210,7 @@ impl Drop for Partial {
 
 /// An object that is being changed in place.
 pub(crate) struct Writing {
-    place: Place,
+    place: ObjectPath,
     file: File,
     len: u64,
     faults: Arc<Faults>,
@@ -219,7 +223,7 @@ pub(crate) struct Writing {
 
 impl Writing {
     /// A write in place of an object that the caller has locked.
-    pub(crate) fn new(file: File, place: Place, len: u64, faults: Arc<Faults>) -> Writing {
+    pub(crate) fn new(file: File, place: ObjectPath, len: u64, faults: Arc<Faults>) -> Writing {
         Writing {
             place,
             file,

@@ -39,6 +39,7 @@
 
 pub mod cache_split;
 mod call;
+mod division;
 mod error;
 mod in_flight;
 mod look_up;
@@ -56,7 +57,6 @@ mod rewriting;
 mod row_cache;
 mod served;
 mod set;
-mod shares;
 mod table;
 mod training;
 mod versioned;

@@ -9,7 +9,7 @@ use outcore_engine::Ticket;
 use crate::call::WINDOWS;
 use crate::error::of_row;
 use crate::packed::seal;
-use crate::readers::CHECK_EVERY;
+use crate::readers::{CHECK_EVERY, now_and_then};
 use crate::reading::{Read, Reading};
 use crate::served::{Served, Service};
 use crate::versioned::{Versioned, Writer};
@@ -71,7 +71,7 @@ impl Rewriting<'_> {
         go_on: &mut dyn FnMut() -> bool,
         change: &mut dyn FnMut(usize, &mut [u8]),
     ) -> Result<()> {
-        let (service, tables) = (self.service, self.tables);
+        let (service, tables, go_on) = (self.service, self.tables, &mut now_and_then(go_on));
         let mut rows = rows.peekable();
         if rows.peek().is_none() {
             return Ok(());
@@ -94,6 +94,9 @@ impl Rewriting<'_> {
         let mut reading: VecDeque<Reading<'_>> = VecDeque::new();
         let mut changed = 0;
         loop {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
             while reading.len() < WINDOWS && rows.peek().is_some() {
                 let mut window = Window::to_change();
                 // Rows of a page follow each other, so a page is in one window.

@@ -27,6 +27,7 @@ use outcore_engine::Reservation;
 use outcore_engine::cache::PolicyKind;
 
 use crate::call::{BLOCK, Call, Failure, WINDOWS};
+use crate::division::Division;
 use crate::look_up::Feature;
 use crate::pending::{Pending, Pool};
 use crate::pool::Out;
@@ -34,7 +35,6 @@ use crate::readers::now_and_then;
 use crate::reading::Reading;
 use crate::row_cache::{NO_SLOT, RowCache};
 use crate::served::{OPTIONS, Served, Service, bagged, served, shared};
-use crate::shares::Shares;
 use crate::table::Table;
 use crate::window::Window;
 
@@ -80,7 +80,7 @@ pub struct TableSet {
 
 pub(crate) struct Inner {
     pub(crate) service: Service,
-    shares: Shares,
+    division: Division,
     threads: usize,
     time: AtomicU64,
     /// Memory of what is known of look-ups to come, by their times.
@@ -174,7 +174,7 @@ impl TableSet {
                 Served::new(id, table, cache)
             })
             .collect();
-        let shares = Shares::new(&served, cache_bytes, serving.policy);
+        let division = Division::new(&served, cache_bytes, serving.policy);
         let service = Service::new(
             [session.clone(), part],
             served,
@@ -183,7 +183,7 @@ impl TableSet {
             (window_bytes / 8) as usize,
         );
         let inner = Inner {
-            shares,
+            division,
             ids: AtomicU32::new(service.tables().len() as u32),
             service,
             threads: serving.readers,
@@ -391,7 +391,7 @@ impl TableSet {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Failure>> {
         let Inner {
-            service, shares, ..
+            service, division, ..
         } = &*self.inner;
         if features.len() != out.len() {
             let (features, out) = (features.len(), out.len());
@@ -417,7 +417,7 @@ impl TableSet {
             self.withdraw(time);
         }
         let failures = outcome?;
-        shares.note(&tables, features, &bagged);
+        division.note(&tables, features, &bagged);
         Ok(failures)
     }
 

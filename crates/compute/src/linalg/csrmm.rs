@@ -576,7 +576,7 @@ impl<'a, T: Real> Product<'a, T> {
         }
         for lane in lanes[1..].iter().take(pieces.saturating_sub(1)) {
             let (from, result) = (lane.clone(), result.clone());
-            let Place::Volatile(region) = &lane.place else {
+            let Destination::Volatile(region) = &lane.place else {
                 continue;
             };
             let task = result
@@ -717,11 +717,11 @@ impl Band {
 pub(super) struct Lane {
     rows: Range<u64>,
     cols: u64,
-    place: Place,
+    place: Destination,
 }
 
 #[derive(Clone)]
-enum Place {
+enum Destination {
     /// C itself.
     Result(Rows),
     Volatile(Region),
@@ -738,9 +738,9 @@ impl Lane {
         cols: u64,
     ) -> Vec<Lane> {
         let bytes = (rows.end - rows.start) * cols * element;
-        let result = Place::Result(c.rows(plan, rows.clone(), true, element));
+        let result = Destination::Result(c.rows(plan, rows.clone(), true, element));
         let further = (1..copies).map(|copy| {
-            Place::Volatile(Region::span(
+            Destination::Volatile(Region::span(
                 plan.volatile(format!("copy {copy} of C"), bytes),
                 0,
                 bytes,
@@ -758,19 +758,19 @@ impl Lane {
     }
 
     fn is_result(&self) -> bool {
-        matches!(self.place, Place::Result(_))
+        matches!(self.place, Destination::Result(_))
     }
 
     fn declare(&self, task: Task, fresh: bool) -> Task {
         match &self.place {
-            Place::Result(rows) => rows.declare(task, fresh),
-            Place::Volatile(region) if fresh => task.write(*region),
-            Place::Volatile(region) => task.update(*region),
+            Destination::Result(rows) => rows.declare(task, fresh),
+            Destination::Volatile(region) if fresh => task.write(*region),
+            Destination::Volatile(region) => task.update(*region),
         }
     }
 
     fn scratch_bytes(&self, element: u64) -> usize {
-        if let Place::Result(rows) = &self.place {
+        if let Destination::Result(rows) = &self.place {
             rows.scratch_bytes(element)
         } else {
             0
@@ -785,8 +785,8 @@ impl Lane {
         f: impl FnOnce(MatMut<'_, T>) -> Result<()>,
     ) -> Result<()> {
         match &self.place {
-            Place::Result(rows) => rows.change(blocks, scratch, T::ONE, stop, |c, _| f(c)),
-            Place::Volatile(_) => {
+            Destination::Result(rows) => rows.change(blocks, scratch, T::ONE, stop, |c, _| f(c)),
+            Destination::Volatile(_) => {
                 let (rows, cols) = (
                     (self.rows.end - self.rows.start) as usize,
                     self.cols as usize,

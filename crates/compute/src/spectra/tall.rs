@@ -67,7 +67,7 @@ pub(super) struct Tall {
     /// Of what is stored.
     real: RealType,
     cut: Cut,
-    place: Place,
+    storage: Storage,
 }
 
 /// How rows are cut.
@@ -130,7 +130,7 @@ fn cut(range: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
         .map(move |first| first..end.min(first + step))
 }
 
-enum Place {
+enum Storage {
     Memory(Arc<Vec<Mutex<Columns>>>, Reservation),
     /// The second is what a rotation writes.
     Scratch(Box<[Array; 2]>),
@@ -250,18 +250,18 @@ impl Tall {
             cut,
             ..
         } = layout;
-        let place = if layout.in_memory {
+        let storage = if layout.in_memory {
             let held = stage.reserve("a basis of vectors", layout.held_bytes(capacity))?;
             let panels = cut
                 .panels()
                 .map(|range| Mutex::new(Columns::zeros(real, range.len(), capacity)))
                 .collect();
-            Place::Memory(Arc::new(panels), held)
+            Storage::Memory(Arc::new(panels), held)
         } else {
             // Columns begin with sectors, as panels do.
             let elements = (rows.next_multiple_of(sector_rows(real)) * capacity) as u64;
             let array = || Array::temporary(session, real.into(), &[elements], Order::Row);
-            Place::Scratch(Box::new([array()?, array()?]))
+            Storage::Scratch(Box::new([array()?, array()?]))
         };
         Ok(Tall {
             session: session.clone(),
@@ -271,7 +271,7 @@ impl Tall {
             pitch: capacity,
             real,
             cut,
-            place,
+            storage,
         })
     }
 
@@ -285,7 +285,7 @@ impl Tall {
             pitch: layout.capacity,
             real: layout.real,
             cut: layout.cut,
-            place: Place::Rows(Vec::new(), None),
+            storage: Storage::Rows(Vec::new(), None),
         }
     }
 
@@ -326,13 +326,13 @@ impl Tall {
 
     /// A panel with its first columns, in scratch.
     fn source(&self, plan: &mut Plan, rows: &Range<usize>, used: usize) -> Source {
-        let (parts, turn) = match &self.place {
-            Place::Scratch(arrays) => {
+        let (parts, turn) = match &self.storage {
+            Storage::Scratch(arrays) => {
                 let tile = self.tile(plan, &arrays[0], rows, 0..used);
                 return Source::Panel(tile, self.real);
             }
-            Place::Rows(parts, turn) => (parts, turn),
-            Place::Memory(..) => unreachable!("it is in scratch"),
+            Storage::Rows(parts, turn) => (parts, turn),
+            Storage::Memory(..) => unreachable!("it is in scratch"),
         };
         let lines = rows.start as u64..rows.end as u64;
         let tiles = parts.iter().map(|(array, offsets)| {
@@ -350,9 +350,9 @@ impl Tall {
 
     /// What a task holds of rows that are made of what it reads.
     fn made_bytes(&self) -> usize {
-        match self.place {
-            Place::Rows(..) => 16 * self.cut.chunk * self.capacity,
-            Place::Memory(..) | Place::Scratch(_) => {
+        match self.storage {
+            Storage::Rows(..) => 16 * self.cut.chunk * self.capacity,
+            Storage::Memory(..) | Storage::Scratch(_) => {
                 copied_bytes(self.real, &self.cut, self.capacity)
             }
         }
@@ -421,8 +421,8 @@ impl Tall {
             }
             Ok(())
         };
-        if let (Place::Memory(panels, _), true) =
-            (&self.place, self.rows * flops < LANES * TASK_FLOPS)
+        if let (Storage::Memory(panels, _), true) =
+            (&self.storage, self.rows * flops < LANES * TASK_FLOPS)
         {
             for (at, range) in self.ranges().enumerate() {
                 let panel = panels[at].locked();
@@ -446,22 +446,22 @@ impl Tall {
                 [0, _] => task,
                 _ => task.update(orders[lane]),
             };
-            match &self.place {
-                Place::Memory(panels, _) => {
+            match &self.storage {
+                Storage::Memory(panels, _) => {
                     let panels = Arc::clone(panels);
                     plan.task(ordered(task).run(move |_| {
                         let panel = panels[at].locked();
                         Ok(run(at, &range, Panel::Memory(&panel, used))?)
                     }));
                 }
-                Place::Scratch(_) | Place::Rows(..) if used > 0 => {
+                Storage::Scratch(_) | Storage::Rows(..) if used > 0 => {
                     let source = self.source(&mut plan, &range, used);
                     let task = ordered(source.read_by(task));
                     plan.task(
                         task.run(move |cx| Ok(run(at, &range, Panel::Read(&source, cx.blocks))?)),
                     );
                 }
-                Place::Scratch(_) | Place::Rows(..) => {
+                Storage::Scratch(_) | Storage::Rows(..) => {
                     let none = Columns::zeros(self.real, range.len(), 0);
                     let run = move || run(at, &range, Panel::Memory(&none, 0));
                     plan.task(ordered(task).run(move |_| Ok(run()?)));
@@ -492,7 +492,7 @@ impl Tall {
     /// Gives back the memory of columns that it does not have, and grows no more.
     pub(super) fn shrink(&mut self) {
         self.capacity = self.used;
-        if let Place::Memory(panels, held) = &mut self.place {
+        if let Storage::Memory(panels, held) = &mut self.storage {
             panels
                 .iter()
                 .for_each(|panel| panel.locked().keep(self.used));
@@ -505,7 +505,7 @@ impl Tall {
         let width = block_width(columns);
         assert!(self.used + width <= self.capacity, "there is room");
         let (into, from) = (self.used..self.used + width, columns);
-        if let Place::Memory(panels, _) = &self.place {
+        if let Storage::Memory(panels, _) = &self.storage {
             for (panel, from) in panels.iter().zip(from.iter()) {
                 panel.locked().put(0, into.start, from.locked().as_ref());
             }
@@ -519,8 +519,8 @@ impl Tall {
     /// Appends the columns of an array that lies row after row, less a number for each.
     pub(super) fn append_rows(&mut self, rows: Array, offsets: Vec<f64>) {
         self.used += offsets.len();
-        match &mut self.place {
-            Place::Rows(parts, None) => parts.push((rows, offsets.into())),
+        match &mut self.storage {
+            Storage::Rows(parts, None) => parts.push((rows, offsets.into())),
             _ => unreachable!("it was made for rows, and is turned when it has all"),
         }
     }
@@ -551,7 +551,7 @@ impl Tall {
         from: &Panels,
         stage: &mut Stage,
     ) -> Result<()> {
-        let Place::Scratch(arrays) = &self.place else {
+        let Storage::Scratch(arrays) = &self.storage else {
             unreachable!("what is in memory is changed where it is")
         };
         let (mut plan, real) = (Plan::new(name), self.real);
@@ -587,8 +587,8 @@ impl Tall {
             }
         };
         let part = Arc::new(part);
-        match &self.place {
-            Place::Memory(panels, _) => {
+        match &self.storage {
+            Storage::Memory(panels, _) => {
                 let mut made = Mat::new();
                 for (range, panel) in self.ranges().zip(panels.iter()) {
                     let panel = panel.locked();
@@ -598,8 +598,10 @@ impl Tall {
                     );
                 }
             }
-            Place::Rows(..) => unreachable!("columns that lie row after row are read all at once"),
-            Place::Scratch(arrays) => {
+            Storage::Rows(..) => {
+                unreachable!("columns that lie row after row are read all at once")
+            }
+            Storage::Scratch(arrays) => {
                 let mut plan = Plan::new("read columns");
                 for range in self.ranges().filter(|_| width > 0) {
                     let tile = self.tile(&mut plan, &arrays[0], &range, columns.clone());
@@ -632,7 +634,7 @@ impl Tall {
             "there is room"
         );
         let y = Arc::new(y.to_owned());
-        if let Place::Rows(_, turn) = &mut self.place {
+        if let Storage::Rows(_, turn) = &mut self.storage {
             assert!(kept.is_empty() && turn.is_none(), "all columns, once");
             *turn = Some(y);
             self.used = used;
@@ -655,8 +657,8 @@ impl Tall {
             let task = Task::new("rotate")
                 .flops((2 * range.len() * depth * width) as u64)
                 .held(held);
-            match &self.place {
-                Place::Memory(panels, _) => {
+            match &self.storage {
+                Storage::Memory(panels, _) => {
                     let panels = Arc::clone(panels);
                     plan.task(task.run(move |_| {
                         let (mut panel, mut made) = (panels[at].locked(), Mat::new());
@@ -668,8 +670,8 @@ impl Tall {
                         Ok(())
                     }));
                 }
-                Place::Rows(..) => unreachable!("returned above"),
-                Place::Scratch(arrays) => {
+                Storage::Rows(..) => unreachable!("returned above"),
+                Storage::Scratch(arrays) => {
                     let from = self.source(&mut plan, &range, before);
                     let into = self.tile(&mut plan, &arrays[1], &range, 0..used);
                     let task = from.read_by(task).write(into.region);
@@ -693,7 +695,7 @@ impl Tall {
         }
         let fraction = stage.fraction();
         stage.run(plan, fraction)?;
-        if let Place::Scratch(arrays) = &mut self.place {
+        if let Storage::Scratch(arrays) = &mut self.storage {
             arrays.swap(0, 1);
         }
         self.used = used;
@@ -738,7 +740,7 @@ impl Tall {
     ) -> Result<Vectors> {
         let (rows, columns) = (self.rows, self.used);
         assert_eq!(factors.len(), columns);
-        if let Place::Memory(panels, held) = self.place {
+        if let Storage::Memory(panels, held) = self.storage {
             let _values = stage.reserve("vectors", 8 * (rows * columns) as u64)?;
             let mut values = vec![0.0; rows * columns];
             let mut made = Mat::new();

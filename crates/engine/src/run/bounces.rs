@@ -6,7 +6,7 @@
 
 use super::stores::sole;
 use super::*;
-use crate::given_block::{BounceBuffers, Move, Place};
+use crate::given_block::{BounceBuffers, GivenLayout, Move};
 
 /// Ranges of a device, in whole sectors.
 type Ranges = Box<dyn Iterator<Item = Range<u64>> + Send>;
@@ -75,7 +75,7 @@ impl Bounces {
 
 /// Copies bytes of a device to their places. None of them crosses from one piece to the next: what
 /// separates pieces is read straight.
-fn scatter(place: &Place, bytes: &Range<u64>, read: &[u8], pieces: &mut [(usize, Buf)]) {
+fn scatter(place: &GivenLayout, bytes: &Range<u64>, read: &[u8], pieces: &mut [(usize, Buf)]) {
     for (part, at) in place.geometry.parts(bytes) {
         let from = (part.start - bytes.start) as usize;
         let len = (part.end - part.start) as usize;
@@ -86,7 +86,7 @@ fn scatter(place: &Place, bytes: &Range<u64>, read: &[u8], pieces: &mut [(usize,
 }
 
 /// Copies bytes for a device from their places. What lies behind the end of the extent is zero.
-fn collect(place: &Place, bytes: &Range<u64>, memory: &[u8], write: &mut [u8]) {
+fn collect(place: &GivenLayout, bytes: &Range<u64>, memory: &[u8], write: &mut [u8]) {
     write.fill(0);
     for (part, at) in place.geometry.parts(bytes) {
         let to = (part.start - bytes.start) as usize;
@@ -125,7 +125,7 @@ impl Run {
         residency: u32,
         device: &Arc<dyn Device>,
         memory: Buf,
-        place: &Place,
+        place: &GivenLayout,
     ) {
         let (whole, mut rest) = memory.lend();
         let (mut at, mut straight, mut copies) = (0, 0, 0);

@@ -59,19 +59,9 @@ pub(super) struct ParsedChunk<P> {
     /// Which of the sources it is of, where in it the next chunk begins, and how many bytes of all
     /// sources were used until then.
     pub(super) part: usize,
-    pub(super) end: Place,
+    pub(super) end: Position,
     pub(super) stored: u64,
     beyond: Option<Reservation>,
-}
-
-/// [`Position`] with a default.
-#[derive(Clone, Copy)]
-pub(super) struct Place(pub(super) Position);
-
-impl Default for Place {
-    fn default() -> Place {
-        Place(Position::START)
-    }
 }
 
 /// How much goes on at once.

@@ -12,7 +12,7 @@ use outcore_formats::{Batch, Chunk, Compression, Lines, Position, Source, Tally,
 use outcore_matrix::sparse::names;
 
 use super::checkpoint::Checkpoint;
-use super::chunks::{self, ChunkStages, ParsedChunk, Place};
+use super::chunks::{self, ChunkStages, ParsedChunk};
 use super::matrix::{Draft, LabelKind, NewMatrix, State};
 use super::{Base, Context, Format, Imported, Libsvm, Shares, Text};
 
@@ -231,13 +231,12 @@ impl<'a> Feed<'a> {
             };
             if self.whole {
                 if lines.whole(&mut slot.chunk)? {
-                    (slot.part, slot.end, slot.stored) =
-                        (self.part + 1, Place(Position::START), self.end);
+                    (slot.part, slot.end, slot.stored) = (self.part + 1, Position::START, self.end);
                     return Ok(true);
                 }
             } else if lines.next(&mut slot.chunk)? {
                 slot.part = self.part;
-                slot.end = Place(lines.position());
+                slot.end = lines.position();
                 slot.stored = self.before + lines.source().stored_bytes();
                 return Ok(true);
             }
@@ -318,7 +317,7 @@ fn libsvm(context: &Context, stage: &mut Stage, options: &Libsvm) -> Result<Impo
                 import.new.push(stage, &slot.found)?;
                 stage.reach(0.99 * slot.stored as f64 / total);
                 if import.is_due(slot.chunk.bytes.len()) {
-                    import.save(slot.part, slot.end.0)
+                    import.save(slot.part, slot.end)
                 } else {
                     Ok(())
                 }
@@ -424,7 +423,7 @@ fn extreme(context: &Context, stage: &mut Stage) -> Result<Imported> {
                 import.new.push(stage, &slot.found)?;
                 stage.reach(0.99 * slot.stored as f64 / total);
                 if import.is_due(slot.chunk.bytes.len()) {
-                    import.save(slot.part, slot.end.0)
+                    import.save(slot.part, slot.end)
                 } else {
                     Ok(())
                 }
@@ -612,7 +611,7 @@ fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Importe
                 }
                 import.new.add_words(&words.vocabulary)?;
                 import.new.add_classes(&classes.vocabulary)?;
-                import.save(slot.part, slot.end.0)
+                import.save(slot.part, slot.end)
             },
         )?;
         import.new.add_words(&words.vocabulary)?;

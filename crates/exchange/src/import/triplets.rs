@@ -312,7 +312,7 @@ impl Text<'_> {
             stage.reach(0.99 * fraction);
             if import.is_due(slot.chunk.bytes.len()) {
                 sink.save(&mut import.new, stage)?;
-                import.save(slot.part, slot.end.0)?;
+                import.save(slot.part, slot.end)?;
             }
             Ok(())
         });

@@ -7,7 +7,7 @@ use flate2::Crc;
 use flate2::bufread::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
-use crate::bytes::{Place, ReadAt};
+use crate::bytes::{ReadAt, SeekingReader};
 use crate::error::shown;
 use crate::source::refuse_packed;
 use crate::{Error, Result};
@@ -15,8 +15,8 @@ use crate::{Error, Result};
 const BUFFER_BYTES: usize = 1 << 16;
 
 enum Packed {
-    Stored(BufReader<Take<Place>>),
-    Deflated(DeflateDecoder<BufReader<Take<Place>>>),
+    Stored(BufReader<Take<SeekingReader>>),
+    Deflated(DeflateDecoder<BufReader<Take<SeekingReader>>>),
 }
 
 /// The bytes of one file in the archive. Its length and checksum are verified at its last byte.
@@ -84,20 +84,21 @@ impl Member {
 /// The files of an archive.
 pub(super) struct Members {
     object: String,
-    archive: ZipArchive<Place>,
+    archive: ZipArchive<SeekingReader>,
 }
 
 impl Members {
     pub(super) fn open(object: &str, file: Arc<dyn ReadAt>) -> Result<Members> {
         refuse_packed(object, &*file)?;
         let length = file.length().map_err(Error::io(object))?;
-        let archive = ZipArchive::new(Place { file, offset: 0 }).map_err(|error| match error {
-            zip::result::ZipError::Io(source) if source.raw_os_error().is_some() => Error::Io {
-                object: object.into(),
-                source,
-            },
-            error => Error::corrupt(object, length, format!("no whole zip archive: {error}")),
-        })?;
+        let archive =
+            ZipArchive::new(SeekingReader { file, offset: 0 }).map_err(|error| match error {
+                zip::result::ZipError::Io(source) if source.raw_os_error().is_some() => Error::Io {
+                    object: object.into(),
+                    source,
+                },
+                error => Error::corrupt(object, length, format!("no whole zip archive: {error}")),
+            })?;
         Ok(Members {
             object: object.into(),
             archive,

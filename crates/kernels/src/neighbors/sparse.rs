@@ -77,7 +77,7 @@ pub struct Postings<T> {
 struct Group<T> {
     first: usize,
     count: usize,
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, ColumnSpan>,
     queries: Vec<u32>,
     values: Vec<T>,
     /// Dense columns, one after another.
@@ -86,12 +86,12 @@ struct Group<T> {
 
 /// Where the entries of a column are: in the lists, or from `start` among the dense elements.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct ColumnSpan {
     start: u32,
     end: u32,
 }
 
-impl Place {
+impl ColumnSpan {
     const DENSE: u32 = u32::MAX;
 }
 
@@ -126,7 +126,7 @@ impl<T: Real> Group<T> {
         let count = GROUP.min(rows.count() - first);
         let stride = count.next_multiple_of(SUMMED);
         let entries = rows.starts[first]..rows.starts[first + count];
-        let mut places: HashMap<u64, Place> = HashMap::new();
+        let mut places: HashMap<u64, ColumnSpan> = HashMap::new();
         for column in &rows.columns[entries.clone()] {
             places.entry(*column).or_default().end += 1;
         }
@@ -136,15 +136,15 @@ impl<T: Real> Group<T> {
             let start = end;
             end += place.end;
             // `end` is how far the list is filled.
-            *place = Place { start, end: start };
+            *place = ColumnSpan { start, end: start };
         }
         for (at, column) in common.iter().enumerate() {
             let start = (at * stride) as u32;
             places.insert(
                 *column,
-                Place {
+                ColumnSpan {
                     start,
-                    end: Place::DENSE,
+                    end: ColumnSpan::DENSE,
                 },
             );
         }
@@ -169,7 +169,7 @@ impl<T: Real> Group<T> {
         let Some(place) = self.places.get_mut(&column) else {
             unreachable!("every column was counted")
         };
-        if place.end == Place::DENSE {
+        if place.end == ColumnSpan::DENSE {
             self.dense[place.start as usize + query] += value;
         } else {
             self.queries[place.end as usize] = query as u32;
@@ -186,13 +186,13 @@ impl<T: Real> Group<T> {
         (columns, values): (&[u64], &[T]),
         products: &mut [T; GROUP],
         of_dense: &mut Vec<(usize, T)>,
-        listed: &mut Vec<(Place, T)>,
+        listed: &mut Vec<(ColumnSpan, T)>,
     ) {
         of_dense.clear();
         listed.clear();
         for (column, value) in columns.iter().zip(values) {
             match self.places.get(column) {
-                Some(place) if place.end == Place::DENSE => {
+                Some(place) if place.end == ColumnSpan::DENSE => {
                     of_dense.push((place.start as usize, factor * *value));
                 }
                 Some(place) => listed.push((*place, factor * *value)),
@@ -212,7 +212,7 @@ impl<T: Real> Group<T> {
 }
 
 /// The columns that most queries have, `most` at most.
-fn common(places: &HashMap<u64, Place>, queries: usize, most: usize) -> Vec<u64> {
+fn common(places: &HashMap<u64, ColumnSpan>, queries: usize, most: usize) -> Vec<u64> {
     let mut common: Vec<(u32, u64)> = places
         .iter()
         .filter(|(_, place)| place.end as usize * COMMON >= queries)

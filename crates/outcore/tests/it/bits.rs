@@ -17,7 +17,7 @@ use outcore::{
 const BUDGET: u64 = 8 << 20;
 
 /// Matrices of numbers whose sums depend on the order in which they are added.
-struct Place {
+struct Fixture {
     folder: tempfile::TempDir,
 }
 
@@ -50,9 +50,9 @@ fn bytes<T: bytemuck::Pod>(values: &[T]) -> Shared {
     buf.split_to(from.len()).freeze()
 }
 
-impl Place {
-    fn new() -> Place {
-        Place {
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture {
             folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
         }
     }
@@ -165,7 +165,7 @@ fn into(elements: usize) -> Buf {
 
 #[test]
 fn products() {
-    let place = Place::new();
+    let place = Fixture::new();
     let shapes = [
         (700, 900, 800),
         (300, 6000, 200),
@@ -226,7 +226,7 @@ fn products() {
 
 #[test]
 fn symmetric_products() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (n, k) in [(700, 900), (1300, 70), (70, 9000)] {
         let a = place.dense(&format!("{n}.npy"), n, k, Order::Row);
         for transposed in [false, true] {
@@ -260,7 +260,7 @@ fn symmetric_products() {
 
 #[test]
 fn numbers_about_a_matrix() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (rows, cols, order) in [
         (40_000, 50, Order::Row),
         (3000, 1000, Order::Row),
@@ -289,7 +289,7 @@ fn numbers_about_a_matrix() {
 
 #[test]
 fn principal_components() {
-    let place = Place::new();
+    let place = Fixture::new();
     // One panel with lanes, several panels, a covariance in scratch.
     for (rows, cols, count, budget) in [
         (9000, 60, 10, BUDGET),
@@ -315,7 +315,7 @@ fn principal_components() {
 
 #[test]
 fn clusters() {
-    let place = Place::new();
+    let place = Fixture::new();
     // X in memory, and a copy in fewer bits; bounds for all rows, and none where memory is short.
     for (rows, cols, k) in [(6000, 40, 12), (60_000, 40, 12), (200_000, 12, 5)] {
         let x = place.dense(&format!("{rows}.npy"), rows, cols, Order::Row);
@@ -357,7 +357,7 @@ fn clusters() {
 
 #[test]
 fn sparse_matrices() {
-    let place = Place::new();
+    let place = Fixture::new();
     let (rows, cols, d) = (20_000, 9000, 16);
     let a = place.sparse("a", rows, cols, 12);
     let (b, c) = (
@@ -463,7 +463,7 @@ fn sparse_matrices() {
 
 #[test]
 fn clusters_of_sparse_rows() {
-    let place = Place::new();
+    let place = Fixture::new();
     let (rows, cols, k) = (8000, 500, 6);
     let a = place.sparse("a", rows, cols, 10);
     let start: Vec<f64> = numbers(k * cols, 77).into_iter().map(f64::from).collect();

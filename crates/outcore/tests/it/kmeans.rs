@@ -3,12 +3,12 @@
 use outcore::kmeans::{Options, assign, distances, fit, take_rows};
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
-struct Place {
+struct Fixture {
     folder: tempfile::TempDir,
     session: Session,
 }
 
-fn place(memory_bytes: u64, threads: usize) -> Place {
+fn place(memory_bytes: u64, threads: usize) -> Fixture {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
     let session = Session::new(Settings {
@@ -18,10 +18,10 @@ fn place(memory_bytes: u64, threads: usize) -> Place {
         ..Settings::default()
     })
     .unwrap();
-    Place { folder, session }
+    Fixture { folder, session }
 }
 
-fn store(place: &Place, x: &[f64], cols: usize, dtype: DType, order: Order) -> Array {
+fn store(place: &Fixture, x: &[f64], cols: usize, dtype: DType, order: Order) -> Array {
     let rows = x.len() / cols;
     let path = place
         .folder

@@ -13,7 +13,7 @@ use outcore::{
 };
 use proptest::prelude::*;
 
-struct Place {
+struct Fixture {
     folder: tempfile::TempDir,
     session: Session,
 }
@@ -37,7 +37,7 @@ fn in_memory(rows: usize, cols: usize, values: &[f32]) -> Operand {
     }
 }
 
-fn place(memory_bytes: u64) -> Place {
+fn place(memory_bytes: u64) -> Fixture {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
     let session = Session::new(Settings {
@@ -47,10 +47,10 @@ fn place(memory_bytes: u64) -> Place {
         ..Settings::default()
     })
     .unwrap();
-    Place { folder, session }
+    Fixture { folder, session }
 }
 
-impl Place {
+impl Fixture {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -290,7 +290,7 @@ fn products_of_very_many_tasks_run_in_segments() {
 /// sectors wait for each other some may have to leave early, which costs a read and a write of
 /// each.
 fn assert_predicted<T: Send + 'static>(
-    place: &Place,
+    place: &Fixture,
     what: &str,
     aligned: bool,
     job: Result<Job<T>, Error>,
@@ -588,7 +588,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
             threads,
             ..Settings::default()
         };
-        let place = Place {
+        let place = Fixture {
             session: Session::new(settings).unwrap(),
             folder,
         };

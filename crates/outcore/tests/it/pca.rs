@@ -6,12 +6,12 @@ use outcore::linalg::{Affine, affine};
 use outcore::pca::{Components, fit};
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
-struct Place {
+struct Fixture {
     folder: tempfile::TempDir,
     session: Session,
 }
 
-fn place(memory_bytes: u64, threads: usize) -> Place {
+fn place(memory_bytes: u64, threads: usize) -> Fixture {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
     let session = Session::new(Settings {
@@ -21,10 +21,10 @@ fn place(memory_bytes: u64, threads: usize) -> Place {
         ..Settings::default()
     })
     .unwrap();
-    Place { folder, session }
+    Fixture { folder, session }
 }
 
-fn store(place: &Place, rows: usize, cols: usize, value: impl Fn(usize, usize) -> f64) -> Array {
+fn store(place: &Fixture, rows: usize, cols: usize, value: impl Fn(usize, usize) -> f64) -> Array {
     let array = Array::create(
         &place.session,
         place.folder.path().join("x.npy"),

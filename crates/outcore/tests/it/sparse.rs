@@ -14,12 +14,12 @@ use outcore::{
 };
 use proptest::prelude::*;
 
-struct Place {
+struct Fixture {
     folder: tempfile::TempDir,
     session: Session,
 }
 
-fn place(memory_bytes: u64) -> Place {
+fn place(memory_bytes: u64) -> Fixture {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
     let session = Session::new(Settings {
@@ -29,7 +29,7 @@ fn place(memory_bytes: u64) -> Place {
         ..Settings::default()
     })
     .unwrap();
-    Place { folder, session }
+    Fixture { folder, session }
 }
 
 fn bytes<T: bytemuck::Pod>(values: &[T]) -> Shared {
@@ -144,7 +144,7 @@ impl Made {
     }
 }
 
-impl Place {
+impl Fixture {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

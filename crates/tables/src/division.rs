@@ -33,7 +33,7 @@ const LEAST_PART: u64 = 16;
 /// Misses that a new division has to save, as a part of those there are.
 const WORTH_IT: f64 = 0.02;
 
-pub(crate) struct Shares {
+pub(crate) struct Division {
     bytes: u64,
     policy: PolicyKind,
     /// None where one table has all, or curves would take too much.
@@ -78,8 +78,8 @@ impl Known {
     }
 }
 
-impl Shares {
-    pub(crate) fn new(served: &[Served], bytes: u64, policy: PolicyKind) -> Shares {
+impl Division {
+    pub(crate) fn new(served: &[Served], bytes: u64, policy: PolicyKind) -> Division {
         let keys = (bytes / CURVES_PART / KEY_BYTES / served.len().max(1) as u64).min(*KEYS.end());
         // Changed rows have to stay where they are, so caches of tables that are written do not shrink.
         let is_written = served.iter().any(|served| served.table.is_written());
@@ -96,16 +96,16 @@ impl Shares {
             })
         });
         let of_curves = keys * KEY_BYTES * served.len() as u64;
-        let shares = Shares {
+        let division = Division {
             bytes: bytes - if adapts { of_curves } else { 0 },
             policy,
             curves,
             uncounted: AtomicU64::new(0),
         };
-        for (served, rows) in served.iter().zip(shares.by_size(served)) {
-            shares.set_rows(served, rows);
+        for (served, rows) in served.iter().zip(division.by_size(served)) {
+            division.set_rows(served, rows);
         }
-        shares
+        division
     }
 
     fn set_rows(&self, served: &Served, rows: u64) {
