@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cases.limits import limit_legs
+from harness import machine
 from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, Measure, ZipfFolder
 
 ROWS = 4_000_000
@@ -15,6 +16,9 @@ QUERIES = 10_000
 NEIGHBORS = 10
 BUDGET = 512 * MIB
 SMALLEST_BUDGET = 16 * MIB
+
+WITH_TILES = 4.0
+"""What is to be reached on processors with AMX, which multiply bf16 in a twentieth of the time of f32."""
 
 CLUSTERED_COLS = 32
 
@@ -52,7 +56,10 @@ def dense(context: Context) -> Case:
         ],
         [
             Comparison(
-                OURS, (FAISS, SKLEARN), "the faster of faiss and scikit-learn, all rows in memory, loading not timed", 1.0
+                OURS,
+                (FAISS, SKLEARN),
+                "the faster of faiss and scikit-learn, all rows in memory, loading not timed",
+                WITH_TILES if "amx_bf16" in machine.instructions() else 1.0,
             ),
             Comparison(OURS, (FAISS,), "faiss, all rows in memory"),
             Comparison(OURS, (SKLEARN,), "scikit-learn, all rows in memory"),

@@ -24,6 +24,7 @@
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
 //! | [`mod@decode`] | numbers of few bits as f32 |
 //! | [`embedding`] | encoded rows of embedding tables, and their sums |
+//! | `bf16` | products of rows rounded to bf16, on AMX or AVX512-BF16 |
 //! | `checksums` | CRC-32C of short pieces
 //! | `caches` | prefetching, and writing around the caches
 //!
@@ -31,6 +32,7 @@
 //! the user, which may not be deterministic.
 #![deny(unsafe_code)]
 
+mod bf16;
 pub mod blas;
 mod caches;
 mod checksums;

@@ -72,7 +72,7 @@ impl<T: Real> DenseSearch<T> {
     fn tile(&self, queries: u64) -> NeighborTile {
         let elements = MemorySplit::new(&self.session).compared_bytes() / size_of::<T>() as u64;
         let queries = queries.min(TILE_QUERIES);
-        let rows = (elements / (queries + 3)).clamp(16, TILE_ROWS);
+        let rows = (elements / (queries.next_multiple_of(32) + 3)).clamp(32, TILE_ROWS);
         NeighborTile {
             queries: queries as usize,
             rows: rows.min(self.rows.rows().max(1)) as usize,

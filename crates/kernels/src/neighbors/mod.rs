@@ -1,6 +1,7 @@
 //! The k nearest rows of a matrix to each of some queries, exactly.
 //!
-//! A product of blocks gives every distance to within a known error. A row whose distance may be
+//! A product of blocks gives every distance to within a known error: of f32 rounded to bf16, where the
+//! processor multiplies that faster and it tells rows apart, or of the elements as they are. A row whose distance may be
 //! among the k smallest, the error counted, has it computed again in f64 from the two rows; what is
 //! kept is decided by that number alone, and by the row's own number where two are equal. So the
 //! result depends on the rows only: not on blocks, on their order, on the processor, or on the
@@ -9,6 +10,7 @@
 
 mod blocks;
 mod found;
+mod rounded;
 mod sparse;
 
 use std::ops::Range;
@@ -16,10 +18,12 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use faer::MatRef;
 
+use crate::bf16::{self, Operand};
 use crate::view::row_slice;
 use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view_mut};
 
 use found::{Found, Nearest};
+use rounded::Rounded;
 
 pub use blocks::{KnownBlock, RowCenters};
 pub use found::{Pair, Within};
@@ -30,6 +34,10 @@ pub use sparse::{
 
 /// Columns of a product that are compared with the limit together.
 const COMPARED: usize = 64;
+/// One of this many queries tells whether rounded products tell rows apart: at most one row of
+/// [`AGAIN`] is compared again then, since that takes as long as a product in f32 with many rows.
+const SAMPLED: usize = 8;
+const AGAIN: usize = 64;
 /// Sums of a distance: their order is that of the result, whatever the processor has.
 const LANES: usize = 16;
 
@@ -147,12 +155,17 @@ pub struct NeighborTile {
 impl NeighborTile {
     /// Elements of scratch.
     pub fn scratch(&self) -> usize {
-        self.queries * self.rows + 3 * self.rows
+        self.products() + 3 * self.rows
+    }
+
+    fn products(&self) -> usize {
+        self.queries.next_multiple_of(bf16::BLOCK) * self.rows.next_multiple_of(bf16::BLOCK)
     }
 
     /// Bytes that a thread holds besides, for rows of d elements.
     pub fn held_bytes<T: Real>(&self, d: usize, blas: &Blas) -> usize {
-        gemm_scratch_bytes::<T>(self.queries, self.rows, d, blas)
+        let rounded = Operand::bytes(self.queries, d) + 2 * Operand::bytes(self.rows, d);
+        gemm_scratch_bytes::<T>(self.queries, self.rows, d, blas) + rounded
     }
 }
 
@@ -311,7 +324,8 @@ fn add<T: Real>(
             ],
         ));
     }
-    let (products, of_rows) = scratch.split_at_mut(tile.queries * tile.rows);
+    let mut rounded = Rounded::new::<T>(m, d);
+    let (products, of_rows) = scratch.split_at_mut(tile.products());
     let (scales, of_rows) = of_rows.split_at_mut(tile.rows);
     let (offsets, leasts) = of_rows.split_at_mut(tile.rows);
     for top in (0..n).step_by(tile.rows) {
@@ -321,39 +335,59 @@ fn add<T: Real>(
         for ((scale, offset), square) in scales.iter_mut().zip(&mut *offsets).zip(part.squares) {
             [*scale, *offset] = metric.terms(*square).map(T::of);
         }
-        let longest = part.squares.iter().copied().fold(0.0, f64::max).sqrt();
-        let steepest = scales.iter().map(|scale| scale.f64()).fold(0.0, f64::max);
+        let compared = Compared {
+            bounds: Bounds {
+                metric,
+                terms: d,
+                longest: part.squares.iter().copied().fold(0.0, f64::max).sqrt(),
+                steepest: scales.iter().map(|scale| scale.f64()).fold(0.0, f64::max),
+                is_rounded: false,
+            },
+            rows: part,
+            scales,
+            offsets,
+        };
+        if let Some(rounded) = &mut rounded {
+            rounded.take_rows(part.values);
+        }
+        let stride = count.next_multiple_of(bf16::BLOCK);
         for left in (0..m).step_by(tile.queries) {
             if stop() {
                 return Ok(());
             }
             let several = tile.queries.min(m - left);
             let some = queries.part(left..left + several);
-            let products = &mut products[..several * count];
-            gemm(
-                view_mut(products, several, count, count, 1)?,
-                metric.factor(),
-                some.values,
-                part.values.transpose(),
-                T::ZERO,
-                blas,
-            )?;
-            let compared = Compared {
-                bounds: Bounds {
-                    metric,
-                    terms: d,
-                    longest,
-                    steepest,
-                },
-                rows: part,
-                scales,
-                offsets,
+            let mut compared = compared;
+            if let Some(tile) = &mut rounded {
+                tile.multiply(products, stride, some.values, metric.factor());
+                compared.bounds.is_rounded = true;
+                let is_told = compared.tells_apart((&*found, left), products, stride, some.squares);
+                compared.bounds.is_rounded = is_told;
+                if !tile.pays_after(is_told) {
+                    rounded = None;
+                }
+            }
+            if !compared.bounds.is_rounded {
+                gemm(
+                    view_mut(products, several, count, stride, 1)?,
+                    metric.factor(),
+                    some.values,
+                    part.values.transpose(),
+                    T::ZERO,
+                    blas,
+                )?;
+            }
+            let of_queries = || {
+                products
+                    .chunks(stride)
+                    .take(several)
+                    .map(|row| &row[..count])
             };
             if let Some(found) = &mut found_back {
                 let leasts = &mut leasts[..count];
-                compared.add_back((found, top), products, some, leasts);
+                compared.add_back((found, top), of_queries(), some, leasts);
             }
-            for (query, products) in products.chunks_exact(count).enumerate() {
+            for (query, products) in of_queries().enumerate() {
                 compared.add_to(
                     (found, left + query),
                     products,
@@ -368,6 +402,7 @@ fn add<T: Real>(
 }
 
 /// Rows whose products with queries are there.
+#[derive(Clone, Copy)]
 struct Compared<'a, T: Real> {
     bounds: Bounds,
     rows: NumberedRows<'a, T>,
@@ -376,6 +411,27 @@ struct Compared<'a, T: Real> {
 }
 
 impl<T: Real> Compared<'_, T> {
+    /// Whether products leave few rows to be compared again, by those of some queries, the first of
+    /// which has the number `left`.
+    fn tells_apart(
+        &self,
+        (found, left): (&impl Found, usize),
+        products: &[T],
+        stride: usize,
+        squares: &[f64],
+    ) -> bool {
+        let (mut seen, mut again) = (0, 0);
+        for query in (0..squares.len()).step_by(SAMPLED) {
+            let least = self
+                .bounds
+                .limit::<T>(found.last(left + query), squares[query]);
+            let products = &products[query * stride..][..self.scales.len()];
+            again += within(products, self.scales, self.offsets, T::of(least));
+            seen += products.len();
+        }
+        again * AGAIN <= seen
+    }
+
     /// Adds the rows to what one query has found. What a product says of a row is
     /// `product * scale + offset`, which is small where the row is near.
     fn add_to(
@@ -391,7 +447,7 @@ impl<T: Real> Compared<'_, T> {
         for start in (0..products.len()).step_by(COMPARED) {
             let end = (start + COMPARED).min(products.len());
             let (scales, offsets) = (&self.scales[start..end], &self.offsets[start..end]);
-            if !is_any_within(&products[start..end], scales, offsets, least) {
+            if within(&products[start..end], scales, offsets, least) == 0 {
                 continue;
             }
             for (product, at) in products[start..end].iter().zip(start..) {
@@ -416,10 +472,10 @@ impl<T: Real> Compared<'_, T> {
 
 impl<T: Real> Compared<'_, T> {
     /// Adds queries to the nearest of each row, the first of which has the number `top`.
-    fn add_back(
+    fn add_back<'p>(
         &self,
         (found, top): (&mut Nearest<'_>, usize),
-        products: &[T],
+        products: impl Iterator<Item = &'p [T]>,
         queries: NumberedRows<'_, T>,
         leasts: &mut [T],
     ) {
@@ -438,7 +494,7 @@ impl<T: Real> Compared<'_, T> {
             *least = limit(found, at);
         }
         let count = leasts.len();
-        for (query, products) in products.chunks_exact(count).enumerate() {
+        for (query, products) in products.enumerate() {
             let square = queries.squares[query];
             let [scale, offset] = metric.terms(square).map(T::of);
             for start in (0..count).step_by(COMPARED) {
@@ -476,38 +532,52 @@ struct Bounds {
     longest: f64,
     /// The largest scale.
     steepest: f64,
+    /// Products are of elements rounded to bf16.
+    is_rounded: bool,
 }
 
 impl Bounds {
     /// The most that a product can say of a row that is as near as `last`, all errors of rounding
     /// counted: a sum of d products is off by up to d roundings of |q| |x|, in whatever order it is
-    /// added up, and by d of the smallest numbers.
+    /// added up, and by d of the smallest numbers. Where both factors were rounded before, it is off
+    /// by two of their roundings besides, and what is smallest is taken for zero.
     fn limit<T: Real>(&self, last: f64, square: f64) -> f64 {
         let (query, longest) = (square.sqrt(), self.longest);
         let (large, small) = match size_of::<T>() {
             4 => (1e37, 1e-44),
             _ => (1e300, 1e-323),
         };
-        if last == f64::INFINITY || 2.0 * query * longest > large || longest * longest > large {
+        let lengths = query.max(1.0) * longest.max(1.0);
+        if last == f64::INFINITY || 2.0 * lengths > large || longest * longest > large {
             return f64::INFINITY;
         }
         let roundings = (self.terms + 16) as f64;
         let of_products = roundings * T::EPSILON.f64();
         let exact = 2.0 * roundings * f64::EPSILON;
+        let (of_factors, small) = match self.is_rounded {
+            true => (
+                (2.0 + bf16::ROUNDING) * bf16::ROUNDING + 0.01 * of_products,
+                bf16::SMALLEST * (1.0 + query + longest),
+            ),
+            false => (0.0, small),
+        };
         let limit = match self.metric {
             Metric::Euclidean => {
-                let longest = 2.0 * query * longest + longest * longest;
-                last * (1.0 + exact) - square + of_products * longest + exact * square
+                let products = 2.0 * query * longest;
+                let of_products = of_products * (products + longest * longest);
+                last * (1.0 + exact) - square + of_factors * products + of_products + exact * square
             }
-            Metric::Cosine => (last - 1.0) * query + (of_products + 2.0 * exact) * query,
-            Metric::InnerProduct => last + (of_products + exact) * query * longest,
+            Metric::Cosine => {
+                (last - 1.0) * query + (of_factors + of_products + 2.0 * exact) * query
+            }
+            Metric::InnerProduct => last + (of_factors + of_products + exact) * query * longest,
         };
         limit + limit.abs() * T::EPSILON.f64() + 4.0 * roundings * small * self.steepest.max(1.0)
     }
 }
 
-/// Whether one of some rows may be as near as `least`.
-fn is_any_within<T: Real>(products: &[T], scales: &[T], offsets: &[T], least: T) -> bool {
+/// How many of some rows may be as near as `least`.
+fn within<T: Real>(products: &[T], scales: &[T], offsets: &[T], least: T) -> usize {
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -516,7 +586,7 @@ fn is_any_within<T: Real>(products: &[T], scales: &[T], offsets: &[T], least: T)
                 u32::from(*product * *scale + *offset > least)
             };
             let count: u32 = products.iter().zip(terms).map(beyond).sum();
-            count < products.len() as u32
+            products.len() - count as usize
         },
     )
 }
@@ -736,11 +806,11 @@ mod tests {
         #[test]
         fn both_sides_of_a_product_find_what_they_find_alone(
             seed in any::<u64>(),
-            (n, d) in (2usize..150, 1usize..40),
+            (n, d) in (2usize..200, 1usize..80),
             k in 1usize..12,
             kind in 0u8..6,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
-            (block, queries, rows) in (1usize..60, 1usize..30, 1usize..200),
+            (block, queries, rows) in (1usize..90, 1usize..50, 1usize..200),
         ) {
             let (k, tile) = (k.min(n - 1), NeighborTile { queries, rows });
             let x: Vec<f32> = values(seed, n * d, kind).iter().map(|x| *x as f32).collect();
@@ -773,11 +843,11 @@ mod tests {
         #[test]
         fn neighbors_are_those_of_the_plain_twin(
             seed in any::<u64>(),
-            (m, n, d) in (1usize..20, 1usize..150, 1usize..40),
+            (m, n, d) in (1usize..40, 1usize..250, 1usize..80),
             k in 1usize..12,
             kind in 0u8..6,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
-            (block, queries, rows) in (1usize..200, 1usize..30, 1usize..200),
+            (block, queries, rows) in (1usize..250, 1usize..50, 1usize..200),
         ) {
             let k = k.min(n);
             let tile = NeighborTile { queries, rows };

@@ -394,6 +394,7 @@ fn add<T: Real>(
         terms: queries.longest() + rows.longest(),
         longest,
         steepest,
+        is_rounded: false,
     };
     let limit = |last: f64, query: usize| T::of(bounds.limit::<T>(last, queries.squares[query]));
     let (least, of_queries) = scratch.split_at_mut(m);
@@ -500,7 +501,7 @@ impl<'a, 'b, T: Real> Back<'a, 'b, T> {
             let part = start..(start + COMPARED).min(products.len());
             let of_part = first + part.start..first + part.end;
             let (scales, offsets) = (&self.scales[of_part.clone()], &self.offsets[of_part]);
-            if !super::is_any_within(&products[part.clone()], scales, offsets, least) {
+            if super::within(&products[part.clone()], scales, offsets, least) == 0 {
                 continue;
             }
             for at in part {
