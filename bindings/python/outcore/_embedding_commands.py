@@ -37,12 +37,13 @@ def pack_table(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write the rows of SOURCE, .npy or safetensors files of one table, as a packed table with checksums."""
+    """Write the rows of SOURCE, .npy or safetensors files of one table or a PyTorch checkpoint, as a packed table with checksums."""
     from .embedding import pack
 
     session = session_of(options)
     placed = None if placement is None else _numbers(placement)
-    say(_told(pack(list(source), target, encoding, tensor=tensor, placement=placed, session=session)), as_json)
+    table: Any = source[0] if len(source) == 1 else list(source)
+    say(_told(pack(table, target, encoding, tensor=tensor, placement=placed, session=session)), as_json)
 
 
 @embed.command("place")

@@ -35,14 +35,15 @@ class _OfTables(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            modules = [self._modules[id(handle)] for handle in group["params"]]
-            of_sets: dict[_Served, list[tuple[Any, ...]]] = {}
-            for module in modules:
-                of_sets.setdefault(module.table._served, []).extend(module._gradients)
-            for served, gradients in of_sets.items():
+            of_tables: dict[tuple[_Served, int], list[_OnTable]] = {}
+            for module in (self._modules[id(handle)] for handle in group["params"]):
+                of_tables.setdefault((module.table._served, module.table._number), []).append(module)
+            # One table after another: where one fails, the gradients of those before it have been used up.
+            for (served, _), modules in of_tables.items():
+                gradients = [gradient for module in modules for gradient in module._gradients]
                 served.native.train(gradients, self.name, group["lr"], group.get("betas", (0.0, 0.0)), group.get("eps", 0.0))
-            for module in modules:
-                module._gradients.clear()
+                for module in modules:
+                    module._gradients.clear()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

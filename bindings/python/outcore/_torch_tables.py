@@ -128,7 +128,9 @@ class _OnTable(nn.Module, ABC):
         return found if on_cpu else found.to(ids.device, non_blocking=True)
 
     def _now(self, asked: _Asked) -> Tensor:
+        began = time.perf_counter()
         failed = self.table._served.native.look_up([asked.native], None)
+        self.stall_seconds += time.perf_counter() - began
         return cast(Tensor, _checked(failed, [asked.out])[0])
 
     def get_extra_state(self) -> dict[str, Any]:

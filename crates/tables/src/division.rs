@@ -175,7 +175,7 @@ impl Division {
             .map(|((served, curve), least)| CacheDemand {
                 curve: curve.miss_curve(),
                 row_bytes: cost(served, self.policy),
-                rows_min: least / LEAST_PART,
+                rows_min: (least / LEAST_PART).max(served.cache.seen().slots_min()),
             })
             .collect();
         let Ok(wanted) = split_cache(self.bytes, &demands) else {

@@ -6,8 +6,11 @@ use outcore_core::{Error, FormatError};
 pub(crate) fn of_row(table: &str, row: u64, error: &Error) -> Error {
     let what = format!("row {row} of {table}");
     match (error, error.again()) {
-        (_, Error::Device { source, .. }) => Error::Device {
-            object: what,
+        (_, Error::Device { object, source }) => Error::Device {
+            object: match object.is_empty() || table.contains(&object) {
+                true => what,
+                false => format!("{what}, in {object}"),
+            },
             source,
         },
         (

@@ -113,8 +113,14 @@ impl RowCache {
         self.slots() - self.vacant.len() as u32
     }
 
-    /// Gives it this much memory, its tables included, for at most `rows` rows. Rows that have no room any
-    /// more go. Less memory than the system has left makes it smaller.
+    /// The least number of slots for the rows that stay.
+    pub(crate) fn slots_min(&self) -> u64 {
+        let hot = self.is_hot.iter().filter(|is_hot| **is_hot).count() as u64;
+        hot.next_multiple_of(1 << self.chunk_shift)
+    }
+
+    /// Gives it this much memory, its tables included, for at most `rows` rows, but room for those that stay in any
+    /// case. Others that have no room any more go. Less memory than the system has left makes it smaller.
     pub(crate) fn set_bytes(&mut self, bytes: u64, rows: u64) {
         let slots = (bytes / RowCache::row_cost(self.row_bytes, self.kind))
             .min(rows)
@@ -122,14 +128,15 @@ impl RowCache {
         let most = (CHUNK_BYTES / self.row_bytes as u64).max(1);
         let shift = (slots / CHUNKS_MIN).clamp(1, most).ilog2();
         let suits = (CHUNKS_MIN / 2..=CHUNKS_MAX).contains(&(slots >> self.chunk_shift));
-        if self.chunks.is_empty() || (!suits && shift != self.chunk_shift) {
+        let slots_min = self.slots_min();
+        if self.chunks.is_empty() || (!suits && shift != self.chunk_shift && slots_min == 0) {
             // Chunks of another length: too long for what is left, or too short for what was added.
             while !self.chunks.is_empty() {
                 self.shrink();
             }
             self.chunk_shift = shift;
         }
-        let count = (slots >> self.chunk_shift) as usize;
+        let count = (slots.max(slots_min) >> self.chunk_shift) as usize;
         while self.chunks.len() > count {
             self.shrink();
         }
@@ -142,10 +149,11 @@ impl RowCache {
         self.grow();
     }
 
-    /// Takes away the last chunk.
+    /// Takes away the last chunk. Rows that stay move from there to others.
     fn shrink(&mut self) {
+        let left = self.chunks.len().saturating_sub(1) << self.chunk_shift;
+        self.keep_before(left);
         self.chunks.pop();
-        let left = self.chunks.len() << self.chunk_shift;
         assert_eq!(self.changed, 0, "rows that are not written have no room");
         self.epoch += 1;
         for slot in left..self.rows.len() {
@@ -158,6 +166,34 @@ impl RowCache {
         self.changed_at.truncate(left);
         self.vacant.retain(|&slot| (slot as usize) < left);
         self.policy.resize(left as u32);
+    }
+
+    /// Moves the rows that stay to slots before `end`, as far as there are any that have none of these.
+    fn keep_before(&mut self, end: usize) {
+        let mut slots = 0..end;
+        for from in end..self.rows.len() {
+            if !self.is_hot[from] {
+                continue;
+            }
+            let Some(to) = slots.find(|&slot| !self.is_hot[slot]) else {
+                return;
+            };
+            let bytes = self.row(from as u32).to_vec();
+            self.row_mut(to as u32).copy_from_slice(&bytes);
+            if self.rows[to] != NO_ROW {
+                self.index.remove(self.rows[to], &self.rows);
+                self.policy.removed(to as u32);
+            }
+            let row = self.rows[from];
+            self.index.remove(row, &self.rows);
+            self.policy.removed(from as u32);
+            (self.rows[from], self.rows[to]) = (NO_ROW, row);
+            (self.is_hot[from], self.is_hot[to]) = (false, true);
+            self.index.insert(row, to as u32);
+            self.policy.admitted(to as u32, row);
+        }
+        let rows = &self.rows;
+        (self.vacant).retain(|&slot| rows[slot as usize] == NO_ROW);
     }
 
     /// Slots for the chunks that were added.
@@ -492,6 +528,25 @@ mod tests {
 
     proptest! {
         #[test]
+    fn rows_that_stay_do_so_in_a_smaller_cache() {
+        for kind in PolicyKind::ALL {
+            let mut cache = cache(1000, kind);
+            (0..1000).for_each(|row| cache.insert(row, &bytes_of(row)));
+            let mut hot: Vec<u64> = check(&cache).into_keys().collect();
+            hot.sort_unstable_by_key(|&row| cache.find(row));
+            let hot = hot.split_off(hot.len() - 7);
+            assert!(hot.iter().all(|&row| cache.keep(row)));
+            for size in [600, 20, 0, 900, 3] {
+                cache.set_bytes(size * RowCache::row_cost(ROW, kind), u64::MAX);
+                (2000..3000).for_each(|row| cache.insert(row, &bytes_of(row)));
+                let found = check(&cache);
+                assert!(hot.iter().all(|row| found.contains_key(row)));
+                assert!(found.len() as u64 <= size.max(cache.slots_min()));
+            }
+        }
+    }
+
+    #[test]
         fn every_row_is_found_where_it_was_put(
             rows in proptest::collection::vec(0u64..200, 0..600),
             sizes in proptest::collection::vec(0u64..90, 1..5),

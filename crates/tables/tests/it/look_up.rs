@@ -512,11 +512,14 @@ fn a_page_that_cannot_be_read_fails_the_bags_that_need_it() {
 }
 
 #[test]
-fn a_device_that_fails_at_any_read_is_told_by_row_and_table() {
+fn a_device_that_fails_at_any_read_is_told_by_row_table_and_file() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("table.npy");
-    let dim = 32;
-    write_npy(&path, 20_000, dim);
+    let (dim, half) = (32, 10_000);
+    let shards =
+        ["table-1.safetensors", "table-2.safetensors"].map(|name| folder.path().join(name));
+    for (shard, rows) in shards.iter().zip([0..half, half..2 * half]) {
+        write_safetensors(shard, "weight", rows, dim);
+    }
     let bags: Vec<Vec<i64>> = (0..20).map(|bag| vec![bag * 997, bag * 31]).collect();
     let expected = model(RowEncoding::F32, dim, &bags, None, Pooling::Sum);
     let mut failures = 0;
@@ -533,8 +536,11 @@ fn a_device_that_fails_at_any_read_is_told_by_row_and_table() {
         });
         let good = session(folder.path());
         let session = session_with(folder.path(), wrap);
-        let Ok(table) = Table::open(&session, std::slice::from_ref(&path), &Opening::default())
-        else {
+        let opening = Opening {
+            tensor: Some("weight".into()),
+            ..Opening::default()
+        };
+        let Ok(table) = Table::open(&session, &shards, &opening) else {
             continue;
         };
         drop(good);
@@ -544,8 +550,13 @@ fn a_device_that_fails_at_any_read_is_told_by_row_and_table() {
             match failed.iter().find(|failure| failure.bag == bag) {
                 Some(failure) => {
                     let text = failure.error.to_string();
+                    let row = bags[bag]
+                        .iter()
+                        .find(|row| text.contains(&format!("row {row} of")));
+                    let row = row.unwrap_or_else(|| panic!("{text}"));
+                    let shard = 1 + usize::from(*row >= half as i64);
                     assert!(
-                        text.contains("row ") && text.contains("table.npy"),
+                        text.contains("table-1") && text.contains(&format!("table-{shard}")),
                         "{text}"
                     );
                     failures += 1;
