@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ DESIGN = "mpi_rma"
 @click.option("--output", "-o", type=PATH, help="New .npy file for the label that each row of TEST gets.")
 @click.option("--indices", type=PATH, help="New .npy file for the numbers of the nearest rows of TRAIN.")
 @click.option("--distances", type=PATH, help="New .npy file for their distances.")
+@click.option(
+    "--zero-based/--one-based",
+    default=False,
+    help="Number of the first feature of a text beside a stored matrix; two texts are numbered alike, as they are.",
+)
 @click.option("--design", help=f"Under mpirun: how rows go round, see outcore.ranks.mpi; default {DESIGN}.")
 @session_options
 def knn(
@@ -54,6 +60,7 @@ def knn(
     output: str | None,
     indices: str | None,
     distances: str | None,
+    zero_based: bool,
     design: str | None,
     as_json: bool,
     **options: Any,
@@ -78,8 +85,11 @@ def knn(
     began = time.perf_counter()
     ranks, session = _started(design, options)
     with contextlib.ExitStack() as opened:
+        opened.enter_context(_ending_all(ranks))
         with together(ranks) as team:
-            rows, queries = opened.enter_context(_opened(session, ranks, team, train, test))
+            if ranks is None or ranks.rank == 0:
+                _check_folders(filter(None, outputs.values()))
+            rows, queries = opened.enter_context(_opened(session, ranks, team, train, test, zero_based))
             known = None if output is None else _known(rows, labels, train, team)
             asked = None if output is None else _labels(queries)
         facts: dict[str, Any] = {"load_s": time.perf_counter() - began}
@@ -129,18 +139,44 @@ def _started(design: str | None, options: dict[str, Any]) -> tuple[Ranks | None,
 
 
 @contextlib.contextmanager
-def _opened(session: Session, ranks: Ranks | None, team: _native.Team | None, *paths: str) -> Iterator[list[Array | Sparse]]:
+def _ending_all(ranks: Ranks | None) -> Iterator[None]:
+    """An error that the other ranks were not told of ends them too."""
+    from .ranks import failed
+
+    try:
+        yield
+    except BaseException as error:
+        if ranks is not None:
+            failed(error)
+        raise
+
+
+def _check_folders(paths: Iterable[str]) -> None:
+    """Before a search of hours: results have a place."""
+    for path in paths:
+        folder = os.path.dirname(path) or "."
+        if not os.access(folder, os.W_OK | os.X_OK):
+            reason = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
+            raise OSError(reason, os.strerror(reason), path)
+
+
+@contextlib.contextmanager
+def _opened(
+    session: Session, ranks: Ranks | None, team: _native.Team | None, train: str, test: str, zero_based: bool
+) -> Iterator[list[Array | Sparse]]:
     """This process's rows of matrices with as many columns as the widest has: a text tells only of features that occur in it."""
     from ._foreign import import_libsvm
 
+    paths = (train, test)
     part = None if ranks is None else (ranks.rank, ranks.size)
     texts = [os.path.isfile(path) and not path.endswith(".npy") for path in paths]
+    # Texts are numbered alike, and one column more without entries changes no distance: so neither a text nor a part of it has
+    # to tell where its features begin. A stored matrix has lost that.
+    base = all(texts) or zero_based
     with tempfile.TemporaryDirectory(dir=session.info()["scratch"]) as aside, contextlib.ExitStack() as open_files:
 
         def opened(number: int) -> Array | Sparse:
             if texts[number]:
-                # Where features begin changes no distance, and a part of a text does not tell.
-                base: Any = "auto" if part is None else True
                 folder = f"{aside}/{number}"
                 return import_libsvm(folder, paths[number], zero_based=base, tiled=False, part=part)
             whole = session.open(paths[number])
@@ -242,21 +278,27 @@ def _collect(session: Session, ranks: Ranks | None, own: Any, path: str) -> None
                 data = ranks.receive(rank, dtype.itemsize * int(np.prod(part)))  # type: ignore[union-attr]
                 yield np.frombuffer(data, dtype).reshape(part)
 
-    beside = f"{path}.part.npy"
-    if isinstance(own, np.ndarray):
-        with open(beside, "wb") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": whole}
-            np.lib.format.write_array_header_1_0(file, header)
-            file.writelines(piece.tobytes() for piece in all_pieces())
-            file.flush()
-            os.fsync(file.fileno())
-    else:
-        with contextlib.closing(session.create(beside, whole, dtype, mode="w")) as array:
-            at = 0
-            for piece in all_pieces():
-                array[at : at + len(piece)] = piece
-                at += len(piece)
-    os.replace(beside, path)
+    beside, received = f"{path}.part.npy", all_pieces()
+    try:
+        if isinstance(own, np.ndarray):
+            with open(beside, "wb") as file:
+                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": whole}
+                np.lib.format.write_array_header_1_0(file, header)
+                file.writelines(piece.tobytes() for piece in received)
+                file.flush()
+                os.fsync(file.fileno())
+        else:
+            with contextlib.closing(session.create(beside, whole, dtype, mode="w")) as array:
+                at = 0
+                for piece in received:
+                    array[at : at + len(piece)] = piece
+                    at += len(piece)
+        os.replace(beside, path)
+    except Exception:
+        # What others have sent is no answer to what they are asked next.
+        for _ in received:
+            pass
+        raise
 
 
 COMMANDS = (knn,)

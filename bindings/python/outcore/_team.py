@@ -37,8 +37,13 @@ def together(comm: Any) -> Iterator[_native.Team | None]:
     except BaseException as error:
         # Ctrl-C does not wait for the others.
         team.fail(str(error) or type(error).__name__, isinstance(error, Exception))
+        error.told = True  # type: ignore[attr-defined]
         raise
-    team.agree()
+    try:
+        team.agree()
+    except BaseException as error:
+        error.told = True  # type: ignore[attr-defined]
+        raise
 
 
 class AllRows:

@@ -556,8 +556,9 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         y : Array or array_like of shape (n_samples,) or (n_samples, n_outputs)
         """
         with together(self.comm) as team, self._fitting(X, 1 if team is None else 0) as (X, _, _):
-            of_all = AllRows(team, X)
-            self._values = of_all.gathered(np.asarray(_targets(X, y), np.float64))
+            own = np.asarray(_targets(X, y), np.float64)
+            of_all = AllRows(team, X, f"targets of shape {own.shape[1:]} a row")
+            self._values = of_all.gathered(own)
             if self._values.ndim > 2:
                 raise ShapeError(f"y has {self._values.ndim} dimensions, but must have 1 or 2")
             if not np.isfinite(self._values).all():

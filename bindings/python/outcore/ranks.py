@@ -167,9 +167,37 @@ def mpi(design: str = "mpi_rma", *, comm: Any = None, heap: int | str = "256MiB"
         whole, own = _native.MpiRanks.world, _native.MpiRanks.of_communicator
         native = whole(design, heap_bytes) if key[0] is None else own(key[0], design, heap_bytes)
         if not _of_mpi:
-            atexit.register(_native.mpi_finalize)
+            atexit.register(_end)
+            sys.excepthook = _with_note(sys.excepthook)
         _of_mpi[key] = _Mpi(native)
     return _of_mpi[key]
+
+
+_failed: list[BaseException] = []
+"""Errors of this rank that the others do not know of."""
+
+
+def failed(error: BaseException) -> None:
+    """Says that `error` ends this rank: if the others were not told (`_team.together` does), they end with it, as they may wait
+    for this one."""
+    if not getattr(error, "told", False):
+        _failed.append(error)
+
+
+def _with_note(hook: Any) -> Any:
+    def noted(kind: Any, error: BaseException, traceback: Any) -> None:
+        hook(kind, error, traceback)
+        failed(error)
+
+    return noted
+
+
+def _end() -> None:
+    """At exit: with the others, who wait in MPI_Finalize; or they are ended."""
+    if _failed:
+        sys.stderr.flush()
+        next(iter(_of_mpi.values())).native.abort()
+    _native.mpi_finalize()
 
 
 def ranks_of(comm: Any) -> Ranks:

@@ -111,10 +111,21 @@ def test_knn(folder: Path) -> None:
         assert run_json("knn", first, second, "-k", "1", "-o", "found.npy", "--distances", "d.npy")["accuracy"] == 1
     np.testing.assert_array_equal(np.load("found.npy"), [1, 2, 1])
     assert "search s" in run("knn", "a.svm", "b.svm", "-k", "3", "--metric", "cosine", "--indices", "i.npy")
+    # One text has a feature 0, the other does not tell; beside a stored matrix an option does.
+    (folder / "zero.svm").write_text("1 0:1\n2 1:1\n")
+    (folder / "one.svm").write_text("1 1:1\n")
+    run("knn", "zero.svm", "one.svm", "-k", "1", "--indices", "i.npy")
+    np.testing.assert_array_equal(np.load("i.npy"), [[1]])
+    run("import", "zero.svm", "stored")
+    for base, nearest in (("--one-based", 0), ("--zero-based", 1)):
+        run("knn", "stored", "one.svm", "-k", "1", base, "--indices", "i.npy")
+        np.testing.assert_array_equal(np.load("i.npy"), [[nearest]])
     for words, told in (
         (("x.npy", "x.npy", "-o", "l.npy"), "no labels"),
         (("x.npy", "x.npy"), "--indices"),
         (("a.svm", "b.svm", "-o", "l"), ".npy"),
+        (("a.svm", "b.svm", "-o", "missing/l.npy"), "missing/l.npy"),
+        (("stored", "zero.svm", "--indices", "i.npy"), "zero.svm"),
     ):
         done = outcore("knn", *words)
         assert done.returncode == 1 and told in done.stderr

@@ -37,9 +37,8 @@ def test_equal_rounds_take_what_closed_forms_say(ranks, blocks):
     rounds, exchanges = ranks * blocks, blocks * (ranks - 1)
     for transfer in (0.25, 1.0):
         costs = Costs(np.ones((ranks, blocks)), transfer)
-        # Ranks go at one pace: each exchange is one transfer, or one in and one out.
+        # Ranks go at one pace: each exchange is one transfer, in and out at once.
         assert simulate("exchange", 2, costs).ring_s == pytest.approx(rounds + exchanges * transfer)
-        assert simulate("in_turn", 2, costs).ring_s == pytest.approx(rounds + 2 * exchanges * transfer)
         for slots in (2, 4):
             times = simulate("overlap", slots, costs)
             assert times.ring_s == pytest.approx(rounds)
@@ -85,11 +84,11 @@ def test_fitted_constants_give_back_what_was_measured():
     fitted = fit("mpi", measured, measured)
     costs = costs_of(fitted, 2)
     assert costs.block_s == pytest.approx(np.ones((2, 2, 2)))
-    assert costs.transfer_s == pytest.approx(0.25)
+    assert costs.transfer_s == pytest.approx(0.5)
     assert predict("mpi", fitted, 2).ring_s == pytest.approx(measured[0]["ring_s"], rel=1e-3)
     assert predict("mpi", fitted, 1).ring_s == pytest.approx(8)
     # Each of four ranks has half the rows and half the queries: one block, which computes half as long.
-    assert predict("mpi", fitted, 4).ring_s == pytest.approx(4 * 0.5 + 3 * 2 * 0.25, rel=1e-3)
+    assert predict("mpi", fitted, 4).ring_s == pytest.approx(4 * 0.5 + 3 * 0.5, rel=1e-3)
     facts = hidden([*measured, run("osh_oc", exchanging=0.05)])
     assert facts[1]["hidden"] == pytest.approx(0.9) and facts[1]["saved"] == pytest.approx(0.18)
 

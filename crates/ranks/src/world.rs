@@ -95,7 +95,7 @@ impl MpiRanks {
     pub fn world(design: Design, heap_bytes: u64) -> Result<MpiRanks> {
         crate::shmem::prepare(heap_bytes);
         if design.takes_shmem() {
-            // It begins MPI too. Where MPI began before, Open MPI 4.1 exchanges the places of heaps too early.
+            // It begins MPI too.
             Shmem::get()?;
         }
         let mpi = Mpi::get()?;

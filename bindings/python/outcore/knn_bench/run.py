@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FailedError
-from .wire import Wire, bytes_per_s
+from .wire import OVER_TCP, Wire, bytes_per_s
 
 PARTS = ("computing_s", "waiting_s", "exchanging_s")
 ENVIRONMENT = {
@@ -39,14 +39,16 @@ def measure(
     options: Sequence[str] = (),
     wire: Wire | None = None,
     bind: bool = False,
+    loopback: bool = False,
     timeout_s: float = 600,
 ) -> dict[str, Any]:
-    """One run, each rank on a core of its own with `bind`, as far as there are cores. Without a design it is one process."""
+    """One run, each rank on a core of its own with `bind`, as far as there are cores. Without a design it is one process. With
+    `loopback` ranks share no memory."""
     if design is None:
         ranks, wire = 1, None
     own = Path(__file__).parents[2]
     variables = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, [str(own), os.environ.get("PYTHONPATH")]))}
-    variables |= {} if wire is None else wire.environment
+    variables |= (OVER_TCP if loopback else {}) if wire is None else wire.environment
     words = ["mpirun", "-n", str(ranks), "--bind-to", "none"]
     if wire is not None:
         words += ["--host", ",".join(f"{host}:{-(-ranks // len(wire.hosts))}" for host in wire.hosts), "--map-by", "node"]
@@ -54,9 +56,11 @@ def measure(
         words = []
     else:
         words += [word for name in variables if not name.startswith("OMPI_") for word in ("-x", name)]
-    cores = len(os.sched_getaffinity(0))
+    allowed = sorted(os.sched_getaffinity(0))
+    cores = len(allowed)
     if bind:
-        words += ["sh", "-c", f'exec taskset -c "$((${{OMPI_COMM_WORLD_RANK:-0}} % {cores}))" "$@"', "sh"]
+        own_core = f"set -- {' '.join(map(str, allowed))}; shift $((${{OMPI_COMM_WORLD_RANK:-0}} % {cores})); core=$1"
+        words += ["sh", "-c", f'core=$({own_core}; echo $core); exec taskset -c $core "$@"', "sh"]
     with tempfile.TemporaryDirectory(prefix="outcore-knn-") as aside:
         found = Path(aside, "found.npy")
         words += [sys.executable, "-m", "outcore.cli", "knn", os.fspath(train.resolve()), os.fspath(test.resolve())]
@@ -90,7 +94,7 @@ def measure(
         "load_average": loads[0],
         "labels_sha256": digest,
     }
-    result |= {"bound": bind, "cores": cores, "command": words}
+    result |= {"bound": bind, "loopback": loopback, "k": neighbors, "cores": cores, "command": words}
     if wire is not None and before is not None:
         result |= {"rate": wire.rate, "counters_before": before, "counters_after": wire.counters()}
     return result

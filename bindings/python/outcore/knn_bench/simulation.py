@@ -3,8 +3,7 @@
 The rules are those of the ring itself: a block goes on once it is there, one at a time, into a slot of the right neighbour that
 is free, which it is when its last block has been computed with and has gone on. Designs:
 
-- `exchange`: when computing is over, a rank sends and receives at once, and then computes on; MPI in the paper.
-- `in_turn`: likewise, but even ranks send first and then receive, odd ones the other way round; `mpi`.
+- `exchange`: when computing is over, a rank sends and receives at once, and then computes on; `mpi`.
 - `overlap`: blocks go on while ranks compute; all others, which differ in slots and in what a transfer costs.
 
 Not in it: the order in which a kernel shares cores, links that ranks share, and queries in several groups, for each of which the
@@ -24,9 +23,9 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError
 
-Design = Literal["exchange", "in_turn", "overlap"]
+Design = Literal["exchange", "overlap"]
 DESIGNS: dict[str, tuple[Design, int]] = {
-    "mpi": ("in_turn", 2),
+    "mpi": ("exchange", 2),
     "mpi_o": ("overlap", 2),
     "mpi_rma": ("overlap", 4),
     "osh_ow": ("overlap", 2),
@@ -104,7 +103,7 @@ class _Rank:
     def __init__(self) -> None:
         self.filled = self.arrived = self.sent = self.computed = 0
         self.loading = self.sending = self.receiving = self.computing = False
-        self.phases: list[str] = []
+        self.phases: set[str] = set()
         self.left_s, self.rate, self.since, self.version = 0.0, 0.0, 0.0, 0
         self.idle_since = 0.0
         self.times = {"computing": 0.0, "waiting": 0.0, "exchanging": 0.0}
@@ -185,10 +184,7 @@ class _Ring:
         if self.design == "overlap":
             return self.is_free(right, one.sent + 1)
         both = one.computed == right.computed == one.sent + 1
-        first = both and bool(one.phases) and bool(right.phases)
-        if self.design == "exchange":
-            return first and "send" in one.phases and "receive" in right.phases
-        return first and one.phases[0] == "send" and right.phases[0] == "receive"
+        return both and "send" in one.phases and "receive" in right.phases
 
     # How fast a rank computes
 
@@ -244,7 +240,7 @@ class _Ring:
         one.idle_since = self.now
         self.active -= 1
         if self.design != "overlap" and not self.is_own(round_ + 1):
-            one.phases = ["send", "receive"] if rank % 2 == 0 else ["receive", "send"]
+            one.phases = {"send", "receive"}
         self.share_all(rank)
 
 
@@ -277,7 +273,7 @@ class Fitted:
 
 
 def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]]) -> Fitted:
-    """Constants from results of `run.measure` on two ranks; `baseline` are those of `mpi`, whose exchanges are two transfers."""
+    """Constants from results of `run.measure` on two ranks; `baseline` are those of `mpi`, whose exchanges are a transfer each way at once."""
     for one in (*runs, *baseline):
         if one["n_ranks"] != 2:
             raise ArgumentError(f"constants are fitted to runs of 2 ranks, not of {one['n_ranks']}")
@@ -292,7 +288,7 @@ def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str
         row_bytes=total / first["rows"],
         slot_bytes=total / first["rounds"],
         seconds=seconds_of(quickest).reshape(2, -1),
-        byte_s=_exchange_s(quickest) / 2 / (quickest["bytes_sent"] / quickest["rounds"]),
+        byte_s=_exchange_s(quickest) / (quickest["bytes_sent"] / quickest["rounds"]),
         byte_core_s=0.0 if design == "mpi" else max(0.0, extra / (total / 2)),
         latency_s=200e-6,
         loading_s=started,
@@ -300,7 +296,7 @@ def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str
 
 
 def _exchange_s(run: dict[str, Any]) -> float:
-    """Of the two transfers of an exchange: from when the second rank has come to it."""
+    """Of an exchange: from when the second rank has come to it."""
     rounds = range(0, run["rounds"], 2)
     return float(median(min(one["exchanging_s"][round_] for one in run["ranks"]) for round_ in rounds))
 

@@ -30,18 +30,22 @@ if TYPE_CHECKING:
 BURST = "64kb"
 """What a link passes at once after it was idle."""
 
-ENVIRONMENT = {
-    # Shared memory, which all these have, must not stand in for the wire.
+OVER_TCP = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",
-    "OMPI_MCA_btl_tcp_if_include": "wire",
-    "OMPI_MCA_oob_tcp_if_include": "wire",
     "UCX_TLS": "tcp,self",
-    "UCX_NET_DEVICES": "wire",
     # Windows of Open MPI 4.1 with several threads: those of UCX, which leaves TCP out unless told.
     "OMPI_MCA_osc": "ucx",
     "OMPI_MCA_opal_common_ucx_tls": "any",
     "OMPI_MCA_opal_common_ucx_devices": "any",
+}
+"""Shared memory, which ranks of one machine have, does not stand in for a wire."""
+
+ENVIRONMENT = {
+    **OVER_TCP,
+    "OMPI_MCA_btl_tcp_if_include": "wire",
+    "OMPI_MCA_oob_tcp_if_include": "wire",
+    "UCX_NET_DEVICES": "wire",
 }
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}

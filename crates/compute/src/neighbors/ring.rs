@@ -332,7 +332,7 @@ impl<T: Real> RingSearch<T> {
                 slots: self.ranks.slots(),
                 slot_bytes: agreed.slot_bytes,
             };
-            let ring = self.ranks.ring(shape)?;
+            let ring = self.team.agree(self.ranks.ring(shape))?;
             let passed = Pass {
                 search: self,
                 ring: &*ring,
