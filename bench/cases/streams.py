@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cases.limits import buffers, limit_file, limit_legs
+from cases.limits import STREAM_DEPTHS, buffers, limit_file, limit_legs, limit_name
 from harness.device import REGISTERED
 from harness.model import GIB, MIB, Bound, Case, Comparison, Context, Leg, Measure
 
@@ -45,7 +45,7 @@ def whole(context: Context, kind: str) -> Case:
         )
         for name, copy in (("outcore, lent buffers", False), ("outcore, one copy", True))
     )
-    limits = limit_legs(context, "read") if kind == "read" else new_file_legs(file, total)
+    limits = read_back_legs(file, total) if kind == "read" else new_file_legs(file, total)
     device = tuple(leg.name for leg in limits)
     against = "the device's limit, " + ("sequential read" if kind == "read" else "a new file written and synced")
     bound = {"read": Bound(read_bytes=total), "write": Bound(written_bytes=total)}[kind]
@@ -59,7 +59,7 @@ def whole(context: Context, kind: str) -> Case:
             Comparison(copied.name, device, f"{against}; one copy of ours", 0.95),
         ],
         bound,
-        [limit_file(context)] if kind == "read" else [],
+        [],
         limit_over_bytes=BUDGET,
         notes=(
             "Space is set aside before the clock starts and what is written is durable when it stops, on both sides; our blocks "
@@ -71,6 +71,26 @@ def whole(context: Context, kind: str) -> Case:
             Measure(copied.name, "cores", "one core, with one copy", at_most=0.35),
         ),
     )
+
+
+def read_back_legs(file: str, total: int) -> list[Leg]:
+    """The device's limit of reading, by fio, under the conditions of ours: a file that was written just before."""
+    settings = [
+        *({"bs": MIB, "iodepth": depth, **REGISTERED} for depth in STREAM_DEPTHS),
+        {"bs": MIB, "iodepth": STREAM_DEPTHS[1]},
+    ]
+    return [
+        Leg(
+            limit_name("read", pages),
+            "tools.fio_written",
+            {"file": file, "size_bytes": total, "rw": "read", **memory},
+            work=total,
+            outputs=(file,),
+            sweep=tuple(settings),
+            access="read",
+        )
+        for pages, memory in buffers().items()
+    ]
 
 
 def new_file_legs(file: str, total: int) -> list[Leg]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness import results, tables
 from harness.spread import Spread, spread
@@ -37,7 +38,7 @@ def document(runs: list[results.Run], names: Sequence[str]) -> str:
     """A case in some lines: one each for the comparisons that are marked, and one for the share of its bound."""
     found = measured(runs, names)
     rows = [row for counted in found.values() for row in case_rows(case_lines(counted))]
-    if not rows:
+    if not found:
         return "Not measured yet.\n"
     code = ", ".join(dict.fromkeys(tables.code(run) for counted in found.values() for run in counted))
     gaps = [words for counted in found.values() for words in (*tables.missing_words(counted), *exceeded_words(counted))]
@@ -61,6 +62,8 @@ def comparison_lines(runs: list[results.Run]) -> list[Line]:
     for comparison in last["comparisons"]:
         if comparison["headline"]:
             found = results.compare(runs, comparison["against"])
+            if found and found.rounds and is_of_device(last, comparison) and is_exceeded(found.rounds):
+                continue
             told, _ = tables.ratio_in_words(found, None)
             lines.append(Line(last["headline"], comparison["against"], found.ratio if found else None, told, rounds))
     return lines
@@ -70,7 +73,7 @@ def case_lines(runs: list[results.Run]) -> list[Line]:
     last, lines = runs[-1], comparison_lines(runs)
     rounds = f"{len(runs)} x {last['rounds']}"
     shares = bound_shares(runs)
-    if shares and last["bound"]["headline"] and not is_exceeded(shares):
+    if shares and last["bound"]["headline"] and not is_exceeded([share for _, share in shares]):
         words = f"the machine's limit: {tables.binding_words(shares[-1][0])}"
         lines.append(Line(last["headline"], words, spread([value for _, value in shares]), "", rounds))
     return lines
@@ -80,18 +83,31 @@ def bound_shares(runs: list[results.Run]) -> list[tuple[str, float]]:
     return [pair for run in runs if (leg := tables.ours_of(run)) for pair in results.bound_shares(run, leg)]
 
 
-def is_exceeded(shares: list[tuple[str, float]]) -> bool:
+def is_exceeded(shares: Sequence[float]) -> bool:
     """Faster in every round than what was to be the limit, which then is none."""
-    return min(value for _, value in shares) > EXCEEDED
+    return min(shares) > EXCEEDED
+
+
+def is_of_device(run: results.Run, comparison: dict[str, Any]) -> bool:
+    """What it is held against is the device's limit."""
+    legs = [results.leg_of(run, name) for name in comparison["rivals"]]
+    return bool(legs) and all(leg is not None and leg.get("access") for leg in legs)
 
 
 def exceeded_words(runs: list[results.Run]) -> list[str]:
-    if not (runs[-1]["bound"]["headline"] and (shares := bound_shares(runs)) and is_exceeded(shares)):
-        return []
-    ratio = spread([value for _, value in shares])
+    """Of each limit that is none."""
+    last, shares = runs[-1], bound_shares(runs)
+    found = []
+    if shares and last["bound"]["headline"]:
+        found.append((tables.binding_words(shares[-1][0]), [value for _, value in shares]))
+    for comparison in last["comparisons"]:
+        ratio = results.compare(runs, comparison["against"])
+        if comparison["headline"] and ratio and ratio.rounds and is_of_device(last, comparison):
+            found.append((comparison["against"], list(ratio.rounds)))
+    ours = {what: spread(values).median for what, values in found if is_exceeded(values)}
     return [
-        f"**{runs[-1]['case']}: no limit is told, for ours is {ratio.median:.2f} times as fast as what was to tell it "
-        f"({tables.binding_words(shares[-1][0])}).**"
+        f"**{last['case']}: no limit is told, for ours is {ratio:.2f} times as fast as what was to tell it ({what}).**"
+        for what, ratio in ours.items()
     ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import device
+from harness.model import MIB
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -39,6 +40,14 @@ def fio_once(spec: Spec) -> Result:
         os.fsync(file.fileno())
     seconds = job["seconds"] + time.perf_counter() - started
     return {**job, "seconds": [seconds], "work": job["bytes"]}
+
+
+def fio_written(spec: Spec) -> Result:
+    """One job that reads the whole of a file which was written just before: a disk that others share may have that at hand."""
+    device.new_file(spec["file"], spec["size_bytes"])
+    device.run(spec["file"], spec["size_bytes"], None, {"rw": "write", "bs": MIB, "iodepth": 8})
+    job = device.run(spec["file"], spec["size_bytes"], None, options_of(spec))
+    return {**job, "seconds": [job["seconds"]], "work": job["bytes"]}
 
 
 def file_reader(spec: Spec) -> Result:

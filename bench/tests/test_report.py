@@ -79,6 +79,14 @@ def test_a_limit_that_is_exceeded_in_every_round_is_none(folder: Path) -> None:
     text = headline.document(results.load(folder), ["gemm"])
     assert "the machine's limit" not in text
     assert "**gemm: no limit is told, for ours is 3.00 times as fast as what was to tell it (the cores bind).**" in text
+    # So is one that a comparison is with.
+    run["started"] = "2026-01-02T06:00:00+00:00"
+    for rival in run["legs"][1:]:
+        rival["access"] = "read"
+        rival["rounds"] = [{**ok(number, 2.0), "result": {"seconds": [2.0], "bytes": 1}} for number in (0, 1)]
+    runner.claim(folder, {**run, "sources": {"commit": "0123456789abcdef", "changed": [], "difference": "x"}})
+    text = headline.document(results.load(folder), ["gemm"])
+    assert "| a product |" not in text and "as what was to tell it (the others).**" in text
 
 
 def test_the_front_page_has_the_first_ratio_of_each_case_and_a_picture(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

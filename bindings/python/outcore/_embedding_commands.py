@@ -37,7 +37,7 @@ def pack_table(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write the rows of SOURCE, .npy or safetensors files of one table or a PyTorch checkpoint, as a packed table with checksums."""
+    """Write the rows of SOURCE, .npy or safetensors files of one table, or a PyTorch checkpoint, as a packed table."""
     from .embedding import pack
 
     session = session_of(options)

@@ -273,7 +273,7 @@ class Fitted:
 
 
 def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]]) -> Fitted:
-    """Constants from results of `run.measure` on two ranks; `baseline` are those of `mpi`, whose exchanges are a transfer each way at once."""
+    """Constants from results of `run.measure` on two ranks; `baseline` are those of `mpi`, which sends and receives at once."""
     for one in (*runs, *baseline):
         if one["n_ranks"] != 2:
             raise ArgumentError(f"constants are fitted to runs of 2 ranks, not of {one['n_ranks']}")
