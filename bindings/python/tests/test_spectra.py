@@ -475,7 +475,10 @@ def test_the_commands(tmp_path: Path) -> None:
     a = sp.random(200, 50, 0.2, "csr", random_state=1)
     oc.from_scipy(tmp_path / "a", a)
     session = ["--memory", "64MiB", "--scratch", str(tmp_path)]
-    found = CliRunner().invoke(cli, ["svd", str(tmp_path / "a"), str(tmp_path / "out"), "-k", "3", *session])
+    command = ["svd", str(tmp_path / "a"), str(tmp_path / "out"), "-k", "3", *session]
+    plan = CliRunner().invoke(cli, [*command, "--explain"])
+    assert plan.exit_code == 0 and "passes at least" in plan.output and not (tmp_path / "out").exists()
+    found = CliRunner().invoke(cli, command)
     assert found.exit_code == 0, found.output
     left, values, right = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("U", "s", "Vt"))
     np.testing.assert_allclose((left * values) @ right @ right.T, a @ right.T, atol=1e-9)
