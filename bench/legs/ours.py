@@ -131,11 +131,12 @@ def kmeans(spec: Spec) -> Result:
 
 
 def neighbors(spec: Spec) -> Result:
-    """Rows and queries on SSD, the result in memory."""
+    """Rows and queries on SSD, or `in_memory`; the result in memory."""
     from outcore.neighbors import NearestNeighbors
 
     configure(spec)
-    rows, queries, found = oc.open(spec["a"]), oc.open(spec["queries"]), []
+    found: list[Any] = []
+    rows, queries = (np.load(spec[name]) if spec.get("in_memory") else oc.open(spec[name]) for name in ("a", "queries"))
 
     def call() -> None:
         found[:] = [NearestNeighbors(spec["k"]).fit(rows).kneighbors(queries, return_distance=False)]

@@ -69,14 +69,14 @@ def pack(
     rows = _Rows.of(source, tensor, session)
     encoding, name = encoding or rows.encoding, full_path(path)
     slots, replicas = _placed(placement)
-    order = np.arange(rows.count) if slots is None else np.argsort(slots, kind="stable")
+    order: Order = range(rows.count) if slots is None else np.argsort(slots, kind="stable")
     if slots is None or replicas is None:
         writer = _native.RowWriter(session._inner, name, rows.count, rows.dim, encoding, slots)
     else:
         if len(slots) != rows.count:
             raise ArgumentError(f"{name}: a placement of {len(slots)} rows for a table of {rows.count}")
         writer = _native.RowWriter.placed(session._inner, name, rows.dim, encoding, slots, replicas)
-        order = np.concatenate([order, replicas[replicas >= 0]])
+        order = np.concatenate([np.asarray(order), replicas[replicas >= 0]])
     _write(writer, rows, order, encoding)
     return Table.open(path, session=session)
 
@@ -137,7 +137,7 @@ def create(
     rows = _Rows.filled(source, init) if isinstance(source, tuple) else _Rows.of(source, tensor, session)
     encoding = "float32" if optimizer else rows.encoding
     writer = _native.RowWriter.versioned(session._inner, full_path(path), rows.count, rows.dim, encoding, optimizer)
-    _write(writer, rows, np.arange(rows.count), encoding)
+    _write(writer, rows, range(rows.count), encoding)
 
 
 def export(
@@ -190,11 +190,15 @@ def export(
             os.unlink(unfinished)
 
 
-def _write(writer: _native.RowWriter, rows: _Rows, order: npt.NDArray[np.int64], encoding: str) -> None:
+Order = range | npt.NDArray[np.int64]
+"""Numbers of rows as they are to be written; a range takes no memory for tables of hundreds of millions."""
+
+
+def _write(writer: _native.RowWriter, rows: _Rows, order: Order, encoding: str) -> None:
     """Writes rows in this order."""
     try:
         for first in range(0, len(order), rows.at_once):
-            numbers = order[first : first + rows.at_once]
+            numbers = np.asarray(order[first : first + rows.at_once], np.int64)
             if rows.table is not None and rows.encoding == encoding:
                 writer.write_stored(rows.table._served.native.read_stored(rows.table._number, numbers.astype(np.uint64)))
             else:

@@ -25,6 +25,7 @@ __all__ = [
     "Method",
     "SingularTriplets",
     "components_of",
+    "convergence",
     "eigsh",
     "found_vectors",
     "graph_operator",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 Method = Literal["auto", "krylov", "randomized"]
+
+MAXITER = 300
+"""Restarts at most, where the caller does not say it."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -76,22 +80,35 @@ class _Found(tuple):  # type: ignore[type-arg]
     basis: int
     basis_in_memory: bool
 
-    def _tell(self, found: dict[str, Any], tol: float) -> None:
-        self.residuals, largest = found["residuals"], found["largest"]
-        self.scale = largest
-        self.converged = self.residuals <= tol * largest
-        rounding = f"products are rounded to {found['epsilon']:.1e} of the largest value, which leaves no smaller residual"
-        short = f"the search ended after {found['restarts']} restarts; maxiter= allows more"
-        why = rounding if found["has_converged"] else short
+    def _tell(self, found: dict[str, Any], tol: float, maxiter: int) -> None:
+        self.residuals, self.scale = found["residuals"], found["largest"]
+        self.converged, why = convergence(found, tol, maxiter, stacklevel=5)
         self.not_converged = {int(pair): why for pair in np.flatnonzero(~self.converged)}
         self.missed_beyond = found["missed_beyond"]
         self.passes, self.restarts = found["products"], found["restarts"]
         self.block, self.basis, self.basis_in_memory = found["block"], found["basis"], found["in_memory"]
-        if self.not_converged:
-            worst = float(self.residuals.max() / largest) if largest else float(self.residuals.max())
-            pairs = f"{len(self.not_converged)} of {len(self.residuals)} pairs"
-            told = f"{pairs} have residuals above tol={tol:g}, up to {worst:.1e}: {why}"
-            warnings.warn(told, ConvergenceWarning, stacklevel=4)
+
+
+def convergence(found: dict[str, Any], tol: float, maxiter: int = MAXITER, *, stacklevel: int) -> tuple[npt.NDArray[np.bool_], str]:
+    """Which pairs of a search have converged, and why others have not, of which a warning tells.
+
+    A `tol` of 0 asks for residuals as small as rounding leaves them.
+    """
+    residuals, largest = found["residuals"], found["largest"]
+    exact = tol == 0 and found["has_converged"]
+    converged = np.ones(len(residuals), np.bool_) if exact else residuals <= tol * largest
+    if found["has_converged"]:
+        why = f"products are rounded to {found['epsilon']:.1e} of the largest value, which leaves no smaller residual"
+    elif found["restarts"] < maxiter:
+        why = "the basis holds all vectors there are, and rounding leaves no smaller residual"
+    else:
+        why = f"the search ended after {found['restarts']} restarts, which is maxiter"
+    if not converged.all():
+        worst = float(residuals.max() / largest) if largest else float(residuals.max())
+        pairs = f"{np.count_nonzero(~converged)} of {len(residuals)} pairs"
+        told = f"{pairs} have residuals above tol={tol:g}, up to {worst:.1e}: {why}"
+        warnings.warn(told, ConvergenceWarning, stacklevel=stacklevel)
+    return converged, why
 
 
 class EigenPairs(_Found):
@@ -125,7 +142,7 @@ def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = No
     Parameters
     ----------
     graph : Sparse, SciPy sparse matrix, Array or ndarray of shape (n, n)
-        Symmetric, with weights that are not negative. Edges of a node to itself are left out, as in
+        Symmetric; weights may be negative as long as the degree of no node is. Edges of a node to itself are left out, as in
         `scipy.sparse.csgraph.laplacian`.
     normed : bool
         Rows of nodes without edges are then zero.
@@ -144,13 +161,14 @@ def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = No
 
 def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
     if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
-        raise ShapeError(f"a graph has a square matrix, not one of shape {tuple(graph.shape)}")
+        raise ShapeError(f"the graph is {graph!r}, but a graph has a square matrix, not one of shape {tuple(graph.shape)}")
     session = session_of(graph, memory=memory)
     job = _native.graph_degrees(session._inner, native_rows(graph, "the graph", session))
     degrees, own = session._run(job, "degrees", progress)
     negative = np.flatnonzero(~(degrees >= 0))
     if len(negative):
-        raise ArgumentError(f"node {negative[0]} of the graph has degree {degrees[negative[0]]}; weights must not be negative")
+        degree = degrees[negative[0]]
+        raise ArgumentError(f"node {negative[0]} of the graph {graph!r} has degree {degree}, which must not be negative")
     return Laplacian(graph, degrees, own, form)
 
 
@@ -161,7 +179,7 @@ def eigsh(
     which: Literal["LM", "LA", "SA"] = "LM",
     v0: npt.ArrayLike | None = None,
     ncv: int | None = None,
-    maxiter: int = 300,
+    maxiter: int = MAXITER,
     tol: float = 1e-6,
     shape: int | tuple[int, int] | None = None,
     method: Method = "auto",
@@ -191,7 +209,7 @@ def eigsh(
     maxiter : int
         Restarts at most.
     tol : float
-        Pairs are wanted with |A v - w v| <= tol times the norm of A.
+        Pairs are wanted with |A v - w v| <= tol times the norm of A; 0 asks for residuals as small as rounding leaves them.
     method : {"auto", "krylov", "randomized"}
         Narrow blocks and many passes, or blocks wider than k and few; the choice is made of `tol` and of what a pass takes to
         read and to compute: wide ones for dense matrices on SSD and a `tol` of 1e-4 or more.
@@ -233,7 +251,7 @@ def eigsh(
     values = found["values"]
     vectors = found_vectors(session, found["vectors"], len(values), dtype)
     made = EigenPairs((values.astype(dtype, copy=False), vectors))
-    made._tell(found, tol)
+    made._tell(found, tol, maxiter)
     return made
 
 
@@ -243,7 +261,7 @@ def svds(
     *,
     v0: npt.ArrayLike | None = None,
     ncv: int | None = None,
-    maxiter: int = 300,
+    maxiter: int = MAXITER,
     tol: float = 1e-6,
     shape: tuple[int, int] | None = None,
     method: Method = "auto",
@@ -266,7 +284,8 @@ def svds(
         Triplets are wanted with |A v - s u| and |A^T u - s v| at most tol times the largest s. From 1e-4 on, products with
         float32 matrices are made in float32, else in float64.
     v0 : array_like, optional
-        Of the shorter side; the first of the start vectors.
+        The first of the start vectors, of which each has an element for each of the n columns of A; for each of the m rows where n
+        is more than 4 m. Of a CSC matrix rows and columns change places here.
     ncv, maxiter, method, block, check, checkpoint, random_state
         As of `eigsh`.
 
@@ -287,8 +306,9 @@ def svds(
 
     Notes
     -----
-    Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A; then A V = Q R and the
-    singular values of R, which have all their digits.
+    Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A, or two where A is stored
+    by columns, has far more columns than rows, or has rows too long for memory; then A V = Q R and the singular values of R, which
+    have all their digits.
     """
     options = native_options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A, memory=memory)
@@ -296,7 +316,7 @@ def svds(
     values = found["values"]
     left, right = (found_vectors(session, found[side], len(values), dtype) for side in ("left", "right"))
     made = SingularTriplets((left, values.astype(dtype, copy=False), right.T))
-    made._tell(found, tol)
+    made._tell(found, tol, maxiter)
     return made
 
 
@@ -331,7 +351,7 @@ def native_options(
     which: str = "LA",
     v0: npt.ArrayLike | None = None,
     ncv: int | None = None,
-    maxiter: int = 300,
+    maxiter: int = MAXITER,
     tol: float = 1e-6,
     method: str = "auto",
     block: int | None = None,

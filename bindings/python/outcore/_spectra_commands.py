@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ._commands import SEED, say, session_of, session_options
+from ._commands import SEED, say, say_plan, session_of, session_options
 from .errors import ArgumentError
 
 
@@ -28,6 +28,7 @@ def search_options(command: Any) -> Any:
             click.option("--no-check", is_flag=True, help="Do not look for pairs that were missed."),
             click.option("--checkpoint", type=click.Path(dir_okay=False), help="File to go on from after a crash."),
             click.option("--random-state", type=SEED, default=0, show_default=True),
+            click.option("--explain", is_flag=True, help="Print the plan; nothing is read or written."),
             session_options,
         )
     ):
@@ -70,18 +71,24 @@ def eigsh(matrix: str, folder: str, which: Any, laplacian: str | None, **options
 def _search(function: Any, names: tuple[str, ...], matrix: str, folder: str, options: dict[str, Any]) -> None:
     import numpy as np
 
-    from . import convert
+    from . import convert, explain
     from ._array import Array
 
     as_json, count, check = options.pop("as_json"), options.pop("count"), not options.pop("no_check")
+    only_plan = options.pop("explain")
     of_search = {name: options.pop(name) for name in ("tol", "method", "block", "maxiter", "checkpoint", "random_state")}
     session, into = session_of(options), Path(folder)
+    if only_plan:
+        with session.open(matrix) as a:
+            say_plan(explain(function, a, count, check=check, **of_search), as_json)
+        return
     if into.exists() and any(into.iterdir()):
         raise ArgumentError(f"{folder} is not empty; the results go to a new folder")
+    # Before a search of hours: results have a place.
+    into.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     with session.open(matrix) as a:
         found = function(a, count, check=check, **of_search)
-    into.mkdir(parents=True, exist_ok=True)
     for name, part in zip(names, found, strict=True):
         path = into / f"{name}.npy"
         if isinstance(part, Array):

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from . import _native
 from ._array import Array, Floats, native_output, result_of
 from ._dtypes import computed
-from ._estimator import Estimator
+from ._estimator import Estimator, seed_of
 from ._session import Session, is_planning
 from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_rows
@@ -391,13 +391,12 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
 
         with self._fitting(X) as (X, _session, _run):
             graph = self._graph(X)
-            samples, count = graph.shape[0], self.n_components or self.n_clusters
+            samples, count = graph.shape[0], self.n_clusters if self.n_components is None else self.n_components
             for name, wanted in (("n_clusters", self.n_clusters), ("n_components", count)):
                 if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= samples:
                     raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
             operator = graph_operator(graph, "adjacency", self.memory, self.progress)
-            random = check_random_state(self.random_state)
-            seed = int(random.randint(1 << 31))
+            seed = seed_of(self.random_state)
             values, vectors = eigsh(
                 operator, int(count), which="LA", tol=self.tol, random_state=seed, memory=self.memory, progress=self.progress
             )
@@ -406,7 +405,7 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
             scale = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
             self.affinity_matrix_, self.eigenvalues_ = graph, 1 - values[::-1]
             self.embedding_ = np.ascontiguousarray(vectors[:, ::-1] * scale[:, None])
-            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=random, memory=self.memory, progress=self.progress)
+            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed % (1 << 32), memory=self.memory, progress=self.progress)
             self.labels_ = means.fit(self.embedding_).labels_
         return self
 

@@ -17,7 +17,7 @@ from ._estimator import Estimator, Run, check_finite, seed_of
 from ._session import Session
 from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
-from ._spectra import Method, components_of, native_options
+from ._spectra import Method, components_of, convergence, native_options
 from ._team import AllRows, together
 from .errors import ArgumentError, DTypeError, ShapeError
 from .linalg import csrmm
@@ -170,6 +170,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             return None
         options = native_options(count or min(samples, features), tol=ITERATION_TOL, random_state=self._seed())
         found = run(_native.svds(session._inner, matrix, options, columns["mean"]), "finding components")
+        convergence(found, ITERATION_TOL, stacklevel=4)
         freedom = max(samples - 1, 1)
         values = found["values"][::-1]
         return {
@@ -416,6 +417,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
             options = native_options(wanted, tol=self.tol, method=self.method, random_state=seed_of(self.random_state))
             matrix, columns = _columns(X, session, run)
             found = run(_native.svds(session._inner, matrix, options, None, self._known(features)), "finding components")
+            convergence(found, self.tol, stacklevel=3)
             self._keep(found, components_of(session, found), columns, computed(X))
         return self
 

@@ -21,7 +21,7 @@ from ._estimator import Estimator, Run, check_finite, seed_of
 from ._session import Session
 from ._settings import PathLike
 from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
-from ._spectra import components_of, native_options
+from ._spectra import components_of, convergence, native_options
 from .cluster import SAMPLE_BYTES, KMeans
 from .errors import ArgumentError, ShapeError
 
@@ -263,6 +263,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         run, session, count = corpus.run, corpus.session, int(self.n_components)
         options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed)
         found = run(_native.svds(session._inner, left, options), "singular vectors")
+        convergence(found, self.tol, stacklevel=4)
         self.singular_values_ = found["values"][::-1].copy()
         basis = components_of(session, found)
         across = native_operand(np.ascontiguousarray(basis.T, left.dtype), "the singular vectors", session)

@@ -268,12 +268,27 @@ def test_what_cannot_be_searched_is_refused(rng: np.random.Generator) -> None:
         eigsh(np.triu(np.ones((30, 30))), 2)
     with pytest.raises(errors.ArgumentError, match="not symmetric"):
         eigsh(np.triu(np.ones((30, 30))), 2, block=1)
+    skew = sla.LinearOperator((30, 20), matvec=lambda x: a @ x, rmatvec=lambda x: -(a.T @ x), dtype=a.dtype)
+    other = sla.LinearOperator((30, 20), matvec=lambda x: a @ x, rmatvec=lambda x: a[::-1].T @ x, dtype=a.dtype)
+    for operator in (skew, other):
+        with pytest.raises(errors.ArgumentError, match="transpose of A"):
+            svds(operator, 2)
     for bad in (np.nan, np.inf, 1e300):
         with pytest.raises(errors.ArgumentError, match="not finite"):
             svds(np.full((30, 20), bad), 2)
     with pytest.raises(errors.DTypeError, match="complex"):
         svds(a * 1j, 2)
     assert "passes at least" in oc.explain(svds, a, 2).notes
+
+
+def test_a_tolerance_of_zero_asks_for_what_rounding_leaves(rng: np.random.Generator) -> None:
+    a = rng.normal(size=(60, 40))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = svds(a, 5, tol=0)
+    assert found.converged.all() and found.residuals.max() < 1e-10 * found.scale
+    with pytest.warns(ConvergenceWarning, match="rounded"):
+        TruncatedSVD(5, tol=1e-17).fit(rng.normal(size=(900, 700)))
 
 
 def test_what_has_not_converged_is_told(rng: np.random.Generator) -> None:
@@ -460,7 +475,10 @@ def test_the_commands(tmp_path: Path) -> None:
     a = sp.random(200, 50, 0.2, "csr", random_state=1)
     oc.from_scipy(tmp_path / "a", a)
     session = ["--memory", "64MiB", "--scratch", str(tmp_path)]
-    found = CliRunner().invoke(cli, ["svd", str(tmp_path / "a"), str(tmp_path / "out"), "-k", "3", *session])
+    command = ["svd", str(tmp_path / "a"), str(tmp_path / "out"), "-k", "3", *session]
+    plan = CliRunner().invoke(cli, [*command, "--explain"])
+    assert plan.exit_code == 0 and "passes at least" in plan.output and not (tmp_path / "out").exists()
+    found = CliRunner().invoke(cli, command)
     assert found.exit_code == 0, found.output
     left, values, right = (np.load(tmp_path / "out" / f"{name}.npy") for name in ("U", "s", "Vt"))
     np.testing.assert_allclose((left * values) @ right @ right.T, a @ right.T, atol=1e-9)

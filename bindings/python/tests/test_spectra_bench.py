@@ -39,6 +39,13 @@ def test_a_small_run_tells_time_passes_and_residuals(tmp_path: Path) -> None:
     assert all(one["passes"] > 2 for one in runs[:2])
     assert {Path(path).name for path in found["figures"]} == {"pairs-time.png", "pairs-passes.png", "memory-time.png"}
     assert len(list((tmp_path / "results").iterdir())) == 3
+    models = CliRunner().invoke(
+        cli, [*command[:6], "-k", "2", "--budget", "32MiB", "--no-rivals", "--topics", "5", "--json", *places]
+    )
+    assert models.exit_code == 0, models.output
+    told = json.loads(models.output)
+    assert [one["who"] for one in told["topics"]] == ["outcore TopicModel"]
+    assert -1 <= told["topics"][0]["npmi"] <= 1 and "topics.png" in told["figures"][-1]
     # Too small a budget is told, and the rest goes on.
     left_out = CliRunner().invoke(cli, [*command[:8], "--budget", "64KiB", "--budget", "64MiB", "--no-rivals", "--json"])
     assert "left out: krylov" in left_out.output

@@ -63,6 +63,11 @@ pub trait Operator {
         0
     }
 
+    /// Bytes that a product with A^T A reads: twice those of a pass, unless a row of A can be used twice.
+    fn gram_pass_bytes(&self) -> u64 {
+        2 * self.pass_bytes()
+    }
+
     /// Seconds that two cores compute for a product, estimated for choices made before it; 0 where
     /// reading takes longer.
     fn computing_s(&self, columns: usize) -> f64 {

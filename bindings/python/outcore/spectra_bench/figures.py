@@ -1,4 +1,5 @@
-"""Figures from results of `run.measure`: pairs against time, pairs against passes, and budgets against time."""
+"""Figures from results of `run.measure`: pairs against time, pairs against passes, and budgets against time; and of
+`topics.measure`."""
 
 from __future__ import annotations
 
@@ -36,6 +37,28 @@ def draw(found: Results, folder: str | os.PathLike[str]) -> list[str]:
         each = [{**one, "label": f"{one['who']}, {one['count']} triplets"} for one in ours]
         made["memory-time"] = _lines(each, "memory_bytes", "seconds", lambda one: str(one["label"]), "budget", "seconds")
     return write_figures(made, folder)
+
+
+def draw_topics(found: Results, folder: str | os.PathLike[str]) -> list[str]:
+    """Writes a PNG file of what models of topics took and how coherent these are; returns its path."""
+    with rc_context(STYLE):
+        made = Figure(figsize=(7.2, 1.6 + 0.3 * len(found)), layout="constrained")
+        left, right = made.subplots(1, 2, sharey=True)
+        names = list(dict.fromkeys(f"{_model(one)}, {one['count']} topics" for one in found))
+        for axes, name, label in ((left, "seconds", "seconds"), (right, "npmi", "coherence (NPMI) in documents held out")):
+            middles = [median(one[name] for one in found if f"{_model(one)}, {one['count']} topics" == own) for own in names]
+            colours = [COLOURS[0] if own.startswith("outcore") else COLOURS[1] for own in names]
+            axes.barh(names, middles, color=colours)
+            axes.set_xlabel(label)
+            axes.grid(axis="y", visible=False)
+        left.invert_yaxis()
+        rows, columns = found[0]["shape"]
+        made.suptitle(f"{rows:,} documents, {columns:,} words, {found[0]['nonzeros']:,} counts", fontsize=9)
+    return write_figures({"topics": made}, folder)
+
+
+def _model(one: dict[str, Any]) -> str:
+    return str(one["who"]) if one["memory_bytes"] is None else f"{one['who']} within {show_bytes(one['memory_bytes'])}"
 
 
 def _name(one: dict[str, Any]) -> str:

@@ -64,33 +64,46 @@ def measure(
         "count": count,
         "tol": tol,
         "memory": memory,
-        **dict(_pairs(options)),
     }
+    found = told_by_process("outcore.spectra_bench.run", case, options, f"{who}, {count} triplets", timeout_s)
+    return {**found, "who": who, "count": count, "tol": tol, "memory_bytes": memory}
+
+
+def told_by_process(
+    module: str, case: dict[str, Any], options: Sequence[str], what: str, timeout_s: float
+) -> dict[str, Any]:
+    """What a module, run as a program, prints of a case."""
     own = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(own), os.environ.get("PYTHONPATH")]))}
-    words = [sys.executable, "-m", "outcore.spectra_bench.run", json.dumps(case)]
+    words = [sys.executable, "-m", module, json.dumps({**case, **dict(_pairs(options))})]
     loads = os.getloadavg()
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
     except subprocess.TimeoutExpired as error:
-        raise FailedError(f"{who}, {count} triplets: it took longer than {timeout_s:g} s") from error
+        raise FailedError(f"{what}: it took longer than {timeout_s:g} s") from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise FailedError(f"{who}, {count} triplets: {last}")
+        raise FailedError(f"{what}: {last}")
     found: dict[str, Any] = json.loads(done.stdout)
-    return {**found, "who": who, "count": count, "tol": tol, "memory_bytes": memory, "load_average": loads[0]}
+    return {**found, "load_average": loads[0]}
 
 
 def _pairs(options: Sequence[str]) -> list[tuple[str, str]]:
     return [(name.removeprefix("--"), value) for name, value in zip(options[::2], options[1::2], strict=True)]
 
 
-def _ours(case: dict[str, Any]) -> tuple[Any, float, dict[str, Any]]:
+def configured(case: dict[str, Any]) -> None:
     import outcore
 
     names = {"scratch": str, "threads": int, "driver": str, "blas": str}
-    settings = {name: kind(case[name]) for name, kind in names.items() if name in case}
+    settings: dict[str, Any] = {name: kind(case[name]) for name, kind in names.items() if name in case}
     outcore.configure(case["memory"], **settings)
+
+
+def _ours(case: dict[str, Any]) -> tuple[Any, float, dict[str, Any]]:
+    import outcore
+
+    configured(case)
     with outcore.open(case["matrix"]) as matrix:
         outcore.linalg.svds(matrix, 1, tol=0.5, check=False)
         began = time.perf_counter()
@@ -123,7 +136,7 @@ def _rival(case: dict[str, Any], a: Any) -> tuple[Any, float, dict[str, Any]]:
     return result
 
 
-def _in_memory(path: str) -> Any:
+def in_memory(path: str) -> Any:
     import outcore
 
     matrix: Any = outcore.open(path)
@@ -143,18 +156,18 @@ def _main(text: str) -> None:
     case = json.loads(text)
     if case["who"] in OURS:
         found, seconds, facts = _ours(case)
-        facts["rss_bytes"] = _rss_bytes()
+        facts["rss_bytes"] = rss_bytes()
         found = tuple(part.numpy() if isinstance(part, outcore.Array) else part for part in found)
-        a = _in_memory(case["matrix"])
+        a = in_memory(case["matrix"])
     else:
-        a = _in_memory(case["matrix"])
+        a = in_memory(case["matrix"])
         found, seconds, facts = _rival(case, a)
-        facts["rss_bytes"] = _rss_bytes()
+        facts["rss_bytes"] = rss_bytes()
     facts |= {"seconds": seconds, "residual": _residual(a, found), "nonzeros": int(a.nnz), "shape": list(a.shape)}
     print(json.dumps(facts))
 
 
-def _rss_bytes() -> int:
+def rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -85,6 +85,10 @@ impl<O: Operator> Operator for Centred<O> {
         self.operator.pass_bytes()
     }
 
+    fn gram_pass_bytes(&self) -> u64 {
+        self.operator.gram_pass_bytes()
+    }
+
     fn computing_s(&self, columns: usize) -> f64 {
         self.operator.computing_s(columns)
     }

@@ -26,7 +26,7 @@ impl<O: Operator> Operator for Gram<O> {
     }
 
     fn pass_bytes(&self) -> u64 {
-        self.0.pass_bytes()
+        self.0.gram_pass_bytes()
     }
 
     fn computing_s(&self, columns: usize) -> f64 {

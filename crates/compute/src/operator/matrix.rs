@@ -21,6 +21,8 @@ use crate::pass::{
 /// with: measured of A^T A X in f32 with 16 and 200 columns.
 const ENTRY_S: f64 = 1.3e-9;
 const ENTRY_COLUMN_S: f64 = 0.075e-9;
+/// Columns of a product whose bytes are told in advance.
+const COLUMNS: u64 = 16;
 
 /// A matrix; products are computed in its real type, or in f64.
 pub struct Matrix {
@@ -276,6 +278,15 @@ impl Operator for Matrix {
 
     fn pass_bytes(&self) -> u64 {
         self.rows.stored_bytes()
+    }
+
+    /// Of a few columns; products with more may have to cut rows that these do not.
+    fn gram_pass_bytes(&self) -> u64 {
+        let vectors = self.rows.width() * COLUMNS * self.real.bytes() as u64;
+        match self.takes_two_passes(vectors) {
+            true => 2 * self.pass_bytes(),
+            false => self.pass_bytes(),
+        }
     }
 
     /// Of entries at random places; products of dense rows keep up with an SSD.

@@ -300,7 +300,6 @@ impl Planned {
                         block,
                         layout: widened(layout, block, search.bases),
                         accuracy,
-                        checks_symmetry: matches!(accuracy, Accuracy::Eigen(_)),
                     },
                     left: left.map(|layout| widened(layout, chunk, end.bases)),
                     chunk,
