@@ -89,7 +89,9 @@ class _Found(tuple):  # type: ignore[type-arg]
         self.block, self.basis, self.basis_in_memory = found["block"], found["basis"], found["in_memory"]
 
 
-def convergence(found: dict[str, Any], tol: float, maxiter: int = MAXITER, *, stacklevel: int) -> tuple[npt.NDArray[np.bool_], str]:
+def convergence(
+    found: dict[str, Any], tol: float, maxiter: int = MAXITER, *, stacklevel: int
+) -> tuple[npt.NDArray[np.bool_], str]:
     """Which pairs of a search have converged, and why others have not, of which a warning tells.
 
     A `tol` of 0 asks for residuals as small as rounding leaves them.
@@ -284,8 +286,8 @@ def svds(
         Triplets are wanted with |A v - s u| and |A^T u - s v| at most tol times the largest s. From 1e-4 on, products with
         float32 matrices are made in float32, else in float64.
     v0 : array_like, optional
-        The first of the start vectors, of which each has an element for each of the n columns of A; for each of the m rows where n
-        is more than 4 m. Of a CSC matrix rows and columns change places here.
+        The first of the start vectors, of which each has an element for each column of A; for each row where columns are more
+        than four times as many. Of a CSC matrix rows and columns change places here.
     ncv, maxiter, method, block, check, checkpoint, random_state
         As of `eigsh`.
 
@@ -306,9 +308,9 @@ def svds(
 
     Notes
     -----
-    Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A, or two where A is stored
-    by columns, has far more columns than rows, or has rows too long for memory; then A V = Q R and the singular values of R, which
-    have all their digits.
+    Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A, or two where A is
+    stored by columns, has far more columns than rows, or has rows too long for memory; then A V = Q R and the singular values
+    of R, which have all their digits.
     """
     options = native_options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A, memory=memory)

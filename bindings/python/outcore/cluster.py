@@ -396,7 +396,7 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
                 if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= samples:
                     raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
             operator = graph_operator(graph, "adjacency", self.memory, self.progress)
-            seed = seed_of(self.random_state)
+            seed = seed_of(self.random_state) % (1 << 32)
             values, vectors = eigsh(
                 operator, int(count), which="LA", tol=self.tol, random_state=seed, memory=self.memory, progress=self.progress
             )
@@ -405,7 +405,7 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
             scale = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
             self.affinity_matrix_, self.eigenvalues_ = graph, 1 - values[::-1]
             self.embedding_ = np.ascontiguousarray(vectors[:, ::-1] * scale[:, None])
-            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed % (1 << 32), memory=self.memory, progress=self.progress)
+            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed, memory=self.memory, progress=self.progress)
             self.labels_ = means.fit(self.embedding_).labels_
         return self
 

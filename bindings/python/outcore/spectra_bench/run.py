@@ -69,9 +69,7 @@ def measure(
     return {**found, "who": who, "count": count, "tol": tol, "memory_bytes": memory}
 
 
-def told_by_process(
-    module: str, case: dict[str, Any], options: Sequence[str], what: str, timeout_s: float
-) -> dict[str, Any]:
+def told_by_process(module: str, case: dict[str, Any], options: Sequence[str], what: str, timeout_s: float) -> dict[str, Any]:
     """What a module, run as a program, prints of a case."""
     own = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(own), os.environ.get("PYTHONPATH")]))}
