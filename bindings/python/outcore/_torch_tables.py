@@ -152,8 +152,8 @@ class _OnTable(nn.Module, ABC):
                 f"{state['shape'][0]} x {state['shape'][1]} {state['encoding']}, in {state['paths'][0]}"
             )
         if state.get("version", self.table.version) != self.table.version:
-            told = f"{self.table.name} is at version {self.table.version}, and the state was saved beside version {state['version']}"
-            warnings.warn(told, stacklevel=2)
+            own, saved = self.table.version, state["version"]
+            warnings.warn(f"{self.table.name} is at version {own}, and the state was saved beside version {saved}", stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ahead": deque(), "_loading": [], "_gradients": []}
