@@ -595,17 +595,20 @@ class _Asked(NamedTuple):
     @classmethod
     def of(cls, feature: Feature, table: Table, out: Any = None, stored: Any = None) -> _Asked:
         """`out` is what the caller gets, `stored` the same memory as NumPy has it; by default both are a new array."""
-        ids = _integers(feature.ids, "ids")
-        kind, given, length, bags = _bags(feature, ids)
-        weights = feature.per_sample_weights
-        if weights is not None:
-            weights = np.ascontiguousarray(weights, np.float32)
-            if weights.shape != ids.shape:
-                raise ShapeError(f"per_sample_weights of shape {weights.shape} for ids of {ids.shape}")
-            weights = weights.ravel()
-        padding = feature.padding_idx
-        if padding is not None and not -len(table) <= padding < len(table):
-            raise ArgumentError(f"padding_idx {padding} is no row of {len(table)}")
+        try:
+            ids = _integers(feature.ids, "ids")
+            kind, given, length, bags = _bags(feature, ids)
+            weights = feature.per_sample_weights
+            if weights is not None:
+                weights = np.ascontiguousarray(weights, np.float32)
+                if weights.shape != ids.shape:
+                    raise ShapeError(f"per_sample_weights of shape {weights.shape} for ids of {ids.shape}")
+                weights = weights.ravel()
+            padding = feature.padding_idx
+            if padding is not None and not -len(table) <= padding < len(table):
+                raise ArgumentError(f"padding_idx {padding} is no row of {len(table)}")
+        except (ArgumentError, ShapeError) as error:
+            raise type(error)(f"{table.name}: {error}") from None
         dtype = _dtype(feature.dtype) or table.dtype
         if stored is None:
             out = stored = np.empty((bags, table.dim), dtype)

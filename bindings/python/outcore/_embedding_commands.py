@@ -22,7 +22,7 @@ def embed() -> None:
 
 
 @embed.command("pack")
-@click.argument("source", type=click.Path(exists=True), nargs=-1, required=True)
+@click.argument("source", type=click.Path(), nargs=-1, required=True)
 @click.argument("target", type=click.Path())
 @click.option("--tensor", help="Of safetensors files, where they have several matrices; * stands for any part of the name.")
 @click.option("--encoding", help="float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8 or int4; default as SOURCE.")
@@ -102,13 +102,13 @@ def place(
 
 
 @embed.command("export")
-@click.argument("source", type=click.Path(exists=True), nargs=-1, required=True)
+@click.argument("source", type=click.Path(), nargs=-1, required=True)
 @click.argument("target", type=click.Path())
-@click.option("--tensor", default="weight", show_default=True, help="Name of the tensor in a safetensors file.")
+@click.option("--tensor", default="weight", show_default=True, help="Name of the tensor in TARGET.")
 @click.option("--dtype", help="float32, float16 or bfloat16; default the table's, float32 for quantized rows.")
 @session_options
 def export_table(source: tuple[str, ...], target: str, tensor: str, dtype: str | None, as_json: bool, **options: Any) -> None:
-    """Write the rows of the table SOURCE, decoded, to TARGET, a .npy or .safetensors file."""
+    """Write the rows of the table SOURCE, decoded, to TARGET, a .npy, .safetensors or .pt file."""
     from .embedding import export
 
     export(list(source), target, tensor=tensor, dtype=dtype, session=session_of(options))
@@ -116,7 +116,7 @@ def export_table(source: tuple[str, ...], target: str, tensor: str, dtype: str |
 
 
 @embed.command("inspect")
-@click.argument("table", type=click.Path(exists=True), nargs=-1, required=True)
+@click.argument("table", type=click.Path(), nargs=-1, required=True)
 @click.option("--tensor", help="Of safetensors files, where they have several matrices.")
 @session_options
 def inspect_table(table: tuple[str, ...], tensor: str | None, as_json: bool, **options: Any) -> None:

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -154,9 +155,10 @@ def export(
     ----------
     source : Table, path or list of paths
     path : path
-        A `.npy` or `.safetensors` file. A file that has the name is replaced when the new one is whole.
+        A `.npy` or `.safetensors` file, or a checkpoint of PyTorch (`.pt`, `.pth`), for which the rows are written to the scratch
+        folder first. A file that has the name is replaced when the new one is whole.
     tensor : str
-        The name of the tensor in a safetensors file.
+        The name of the tensor in a safetensors file or a checkpoint.
     dtype : dtype, optional
         float32, float16 or bfloat16. Default: the table's, float32 for quantized rows.
     """
@@ -165,19 +167,14 @@ def export(
     assert rows.table is not None
     kind = _dtype(dtype) or rows.table.dtype
     name, ending = full_path(path), os.path.splitext(os.fsdecode(path))[1]
-    if ending not in (".npy", ".safetensors"):
-        raise ArgumentError(f"{name}: a table is exported to a .npy or a .safetensors file")
-    head, unfinished = _head(ending, tensor, kind, rows), f"{name}.{os.getpid()}.unfinished"
+    if ending not in (".npy", ".safetensors", ".pt", ".pth"):
+        raise ArgumentError(f"{name}: a table is exported to a .npy, .safetensors, .pt or .pth file")
+    unfinished = f"{name}.{os.getpid()}.unfinished"
     try:
-        with open(unfinished, "wb") as file:
-            # What has no room is refused before the first byte.
-            os.posix_fallocate(file.fileno(), 0, len(head) + rows.count * rows.dim * kind.itemsize)
-            file.write(head)
-            for first in range(0, rows.count, rows.at_once):
-                numbers = np.arange(first, min(first + rows.at_once, rows.count))
-                file.write(rows.read(numbers, kind).tobytes())
-            file.flush()
-            os.fsync(file.fileno())
+        if ending in CHECKPOINTS:
+            _write_checkpoint(unfinished, tensor, kind, rows, str(session.info()["scratch"]))
+        else:
+            _write_file(unfinished, _head(ending, tensor, kind, rows), kind, rows)
         os.replace(unfinished, name)
     except OSError as error:
         if isinstance(error, OutcoreError):
@@ -207,6 +204,34 @@ def _write(writer: _native.RowWriter, rows: _Rows, order: Order, encoding: str) 
     except BaseException:
         writer.discard()
         raise
+
+
+def _write_file(path: str, head: bytes, kind: np.dtype[Any], rows: _Rows) -> None:
+    with open(path, "wb") as file:
+        # What has no room is refused before the first byte.
+        os.posix_fallocate(file.fileno(), 0, len(head) + rows.count * rows.dim * kind.itemsize)
+        file.write(head)
+        for first in range(0, rows.count, rows.at_once):
+            numbers = np.arange(first, min(first + rows.at_once, rows.count))
+            file.write(rows.read(numbers, kind).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_checkpoint(path: str, tensor: str, kind: np.dtype[Any], rows: _Rows, scratch: str) -> None:
+    """PyTorch writes a tensor that is mapped without reading all of it into memory."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("checkpoints need PyTorch: pip install outcore[torch]") from error
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        beside = os.path.join(folder, "rows")
+        _write_file(beside, b"", kind, rows)
+        mapped = torch.from_file(beside, size=rows.count * rows.dim, dtype=getattr(torch, kind.name))
+        torch.save({tensor: mapped.view(rows.count, rows.dim)}, path)
+        del mapped
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def _head(ending: str, tensor: str, dtype: np.dtype[Any], rows: _Rows) -> bytes:

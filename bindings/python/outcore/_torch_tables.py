@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, NamedTuple, cast
@@ -140,6 +141,7 @@ class _OnTable(nn.Module, ABC):
             "tensor": source.tensor,
             "shape": list(self.table.shape),
             "encoding": self.table.encoding,
+            "version": self.table.version,
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -149,6 +151,9 @@ class _OnTable(nn.Module, ABC):
                 f"{self.table.name} has {found[0][0]} x {found[0][1]} {found[1]}, and the state is of "
                 f"{state['shape'][0]} x {state['shape'][1]} {state['encoding']}, in {state['paths'][0]}"
             )
+        if state.get("version", self.table.version) != self.table.version:
+            own, saved = self.table.version, state["version"]
+            warnings.warn(f"{self.table.name} is at version {own}, and the state was saved beside version {saved}", stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ahead": deque(), "_loading": [], "_gradients": []}

@@ -498,8 +498,10 @@ def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.
             again = Table.open(path, "weight", session=session)
             assert again.encoding == (dtype or "bfloat16")
             same(again[np.arange(ROWS)].astype("float32"), torch.from_numpy(weight).bfloat16().float())
+    embedding.export(half, tmp_path / "out.pt", tensor="item", session=session)
+    assert torch.equal(torch.load(tmp_path / "out.pt", weights_only=True)["item"], torch.from_numpy(weight).bfloat16())
     assert not list(tmp_path.glob("*.unfinished"))
-    with pytest.raises(errors.ArgumentError, match=r"\.npy or a \.safetensors"):
+    with pytest.raises(errors.ArgumentError, match=r"exported to a \.npy"):
         embedding.export(half, tmp_path / "out.txt", session=session)
 
 

@@ -154,6 +154,18 @@ def test_rows_that_are_submitted_are_there_and_are_trained_in_order(tmp_path: Pa
         assert not bag(ids[0]).requires_grad
 
 
+def test_a_state_dict_tells_the_version_that_it_was_saved_beside(tmp_path: Path) -> None:
+    create((100, 4), tmp_path / "t")
+    table = Table.open(tmp_path / "t", writable=True)
+    bag = EmbeddingBag(table, "sum")
+    state = bag.state_dict()
+    bag.load_state_dict(state)
+    assert table.update([3], [[1] * 4])
+    table.commit()
+    with pytest.warns(UserWarning, match="at version 1, and the state was saved beside version 0"):
+        bag.load_state_dict(state)
+
+
 def test_updates_are_seen_by_others_once_they_are_committed(tmp_path: Path) -> None:
     create((100, 4), tmp_path / "t", init=lambda rows: np.repeat(rows, 4).reshape(-1, 4))
     reader, writer = Table.open(tmp_path / "t"), Table.open(tmp_path / "t", writable=True)

@@ -108,11 +108,18 @@ def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
     ):
         found: Any = svds(stored, 12, memory=memory, **options)
         assert found.basis_in_memory == (memory != "5MiB"), memory
+        told = oc.explain(svds, stored, 12, memory=memory, **options).notes
+        assert int(told["passes at least"]) <= found.passes <= int(told["passes at most"])
+        assert told["basis lies"] == ("in memory" if found.basis_in_memory else "in scratch")
         np.testing.assert_allclose(found[1], expected, rtol=1e-6)
         left, values, right = (np.asarray(part) for part in found)
         rest = np.linalg.norm(a.T @ left - right.T * values, axis=0)
         np.testing.assert_allclose(rest, found.residuals, atol=1e-10 * expected[-1])
         assert rest.max() <= options.get("tol", 1e-6) * expected[-1]
+    # Columns are not used twice in one pass.
+    by_columns = oc.from_scipy(tmp_path / "c", a.tocsc())
+    once, twice = (int(oc.explain(svds, x, 12).notes["bytes a pass"]) for x in (stored, by_columns))
+    assert twice > 1.9 * once > 0
     with pytest.raises(errors.OverBudgetError) as caught:
         svds(stored, 500, memory="2MiB")
     assert caught.value.needed > 2 << 20

@@ -3,8 +3,8 @@
 //! Classical Gram-Schmidt twice, and within the block Cholesky QR with the eigenvalues of the small
 //! Gram matrix in the place of its Cholesky factor, which shows directions that are not there
 //! (Stathopoulos and Wu, "A block orthogonalization procedure with constant synchronization
-//! requirements", SIAM J. Sci. Comput. 2002). Two passes over the basis and one more for the second
-//! time, whatever the width of the block.
+//! requirements", SIAM J. Sci. Comput. 2002). A pass over the basis for each time, and one before them
+//! where what is along it is not known, whatever the width of the block.
 
 use outcore_core::{Result, Session, Stage};
 use outcore_device::Locked;
@@ -69,13 +69,15 @@ pub(super) struct Appended {
     pub(super) coupling: Mat<f64>,
 }
 
-/// Appends an orthonormal basis of what `w` has beyond the span of `basis`. A direction no longer
+/// Appends an orthonormal basis of what `w` has beyond the span of `basis`; `known` is what is along
+/// that, V^T W, up to what is small beside W. A direction no longer
 /// than `negligible` is replaced by noise, so that as many columns as `w` has are appended, or as
 /// many as are left of the space.
 pub(super) fn append(
     session: &Session,
     basis: &mut Tall,
     w: Mat<f64>,
+    known: Option<Mat<f64>>,
     negligible: f64,
     noise: &mut Noise,
     stage: &mut Stage,
@@ -87,11 +89,18 @@ pub(super) fn append(
     drop(w);
     let mut coefficients = Mat::zeros(used, width);
     let mut coupling = Mat::identity(width, width);
-    let mut along = project(basis, &block, &blas, stage)?;
+    let mut along = match known {
+        Some(known) => known,
+        None => project(basis, &block, &blas, stage)?,
+    };
     for round in 0.. {
         // What is along the basis comes off, and is looked at once more.
         let sums = subtract(basis, &block, &along, &blas, stage)?;
         coefficients += &along * &coupling;
+        if wanted == 0 {
+            coefficients += sums.subrows(0, used) * &coupling;
+            break;
+        }
         let gram = sums.subrows(used, sums.ncols());
         let is_orthonormal = (0..gram.ncols()).all(|j| {
             (0..gram.nrows())
@@ -119,7 +128,7 @@ pub(super) fn append(
             along = project(basis, &block, &blas, stage)?;
         }
         let done = round > 0 && is_orthonormal && lost.is_empty() && wanted == gram.ncols();
-        if done || wanted == 0 || round == ROUNDS {
+        if done || round == ROUNDS {
             break;
         }
     }
@@ -270,9 +279,22 @@ mod tests {
     use crate::spectra::tall::TallLayout;
     use crate::spectra::testing::{noise, session};
 
-    /// Appends blocks one after another and checks that the basis is orthonormal and gives each
+    type Known = dyn Fn(&Tall, &Mat<f64>, &mut Stage) -> Result<Option<Mat<f64>>> + Send;
+
+    /// What is along the basis, off by a thousandth.
+    fn nearly(basis: &Tall, block: &Mat<f64>, stage: &mut Stage) -> Result<Option<Mat<f64>>> {
+        let all = basis.columns(0..basis.used(), stage)?;
+        Ok(Some(1.001 * all.transpose() * block))
+    }
+
+    /// Appends blocks one after another, whether what is along the basis is known or not, and checks that the basis is orthonormal and gives each
     /// back.
     fn check(rows: usize, blocks: Vec<Mat<f64>>, negligible: f64) {
+        check_with(rows, blocks.clone(), negligible, Box::new(|_, _, _| Ok(None)));
+        check_with(rows, blocks, negligible, Box::new(nearly));
+    }
+
+    fn check_with(rows: usize, blocks: Vec<Mat<f64>>, negligible: f64, known: Box<Known>) {
         let (_folder, session) = session(32 << 20, 2);
         let own = session.clone();
         let job = Job::driven(&session, vec![], move |stage, _| {
@@ -284,6 +306,7 @@ mod tests {
                     &own,
                     &mut basis,
                     block.clone(),
+                    known(&basis, &block, stage)?,
                     negligible,
                     &mut noise,
                     stage,

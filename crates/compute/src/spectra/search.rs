@@ -228,13 +228,33 @@ impl<'a, O: Operator> Search<'a, O> {
         if let Some(start) = &self.options.start {
             (0..n).for_each(|row| first[(row, 0)] = start[row]);
         }
-        self.append(first, 0.0, stage)?;
+        self.append(first, None, 0.0, stage)?;
         Ok(())
     }
 
-    fn append(&mut self, w: Mat<f64>, negligible: f64, stage: &mut Stage) -> Result<Appended> {
+    fn append(
+        &mut self,
+        w: Mat<f64>,
+        known: Option<Mat<f64>>,
+        negligible: f64,
+        stage: &mut Stage,
+    ) -> Result<Appended> {
         let (basis, noise) = (&mut self.basis, &mut self.noise);
-        append(self.session, basis, w, negligible, noise, stage)
+        append(self.session, basis, w, known, negligible, noise, stage)
+    }
+
+    /// What the images of the newest block are along the basis, as far as symmetry tells: of earlier
+    /// vectors, what their images are along the block. What they had beyond the basis when a check
+    /// began is not in it.
+    fn along_basis(&self, x: MatRef<'_, f64>, image: MatRef<'_, f64>) -> Result<Mat<f64>> {
+        let (from, width) = (self.imaged, x.ncols());
+        let mut along = Mat::from_fn(from + width, width, |row, column| match row < from {
+            true => self.seen[(row, from + column)],
+            false => 0.0,
+        });
+        let own = along.as_mut().subrows_mut(from, width);
+        kernels::gemm(own, 1.0, x.transpose(), image, 0.0, self.session.blas())?;
+        Ok(along)
     }
 
     /// Whether there is no room for what another step would append.
@@ -252,6 +272,7 @@ impl<'a, O: Operator> Search<'a, O> {
         let mut image = Mat::zeros(self.order(), to - from);
         self.operator.apply(x.as_ref(), image.as_mut(), stage)?;
         self.products += 1;
+        let known = self.along_basis(x.as_ref(), image.as_ref())?;
         drop(x);
         for column in 0..image.ncols() {
             let length = image.col(column).norm_l2();
@@ -264,7 +285,7 @@ impl<'a, O: Operator> Search<'a, O> {
             self.norm = self.norm.max(length);
         }
         let negligible = 4.0 * self.operator.epsilon() * self.norm;
-        let appended = self.append(image, negligible, stage)?;
+        let appended = self.append(image, Some(known), negligible, stage)?;
         let seen = &appended.coefficients;
         if self.checks == 0 {
             match (self.asymmetry(seen.as_ref(), from), from_file) {
@@ -402,7 +423,7 @@ impl<'a, O: Operator> Search<'a, O> {
         let fresh = self
             .noise
             .block(self.order(), self.course.block.min(self.order()));
-        self.append(fresh, 0.0, stage)?;
+        self.append(fresh, None, 0.0, stage)?;
         (self.checked, self.checks) = (Some(0), self.checks + 1);
         Ok(())
     }
