@@ -13,8 +13,8 @@ from harness.model import MIB, Bound, Case, Comparison, Context, Leg, TopicFolde
 
 TOPICS = 100
 REAL_DOCUMENTS = 63_436
-DRAWN_DOCUMENTS = 2_500_000
-"""A quarter of their counts holds 100 sums of all words, which a pass needs at once."""
+DRAWN_DOCUMENTS = 4_000_000
+"""A quarter of their counts holds 100 centres of all words with their sums, which k-means needs at once."""
 BUDGET = 64 * MIB
 
 OURS = "outcore TopicModel"
