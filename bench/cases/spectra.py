@@ -58,7 +58,8 @@ TIMEOUT_S = 3600.0
 
 RESIDUAL_NOTE = (
     "Residuals are the largest |A v - s u| and |A^T u - s v| over tol s_1, computed in f64 from what each returned: above 1 a "
-    "leg has not finished. Our matrix is in tiles of six bytes an entry, which imports make; budgets are by its arrays. Tolerances of ARPACK and PROPACK and scikit-learn's power iterations are tried before the rounds, and "
+    "leg has not finished. Our matrix is in tiles of six bytes an entry, which imports make; budgets are by its arrays. "
+    "Tolerances of ARPACK and PROPACK and scikit-learn's power iterations are tried before the rounds, and "
     "the fastest that reach the residual are kept."
 )
 

@@ -290,7 +290,12 @@ mod tests {
     /// Appends blocks one after another, whether what is along the basis is known or not, and checks that the basis is orthonormal and gives each
     /// back.
     fn check(rows: usize, blocks: Vec<Mat<f64>>, negligible: f64) {
-        check_with(rows, blocks.clone(), negligible, Box::new(|_, _, _| Ok(None)));
+        check_with(
+            rows,
+            blocks.clone(),
+            negligible,
+            Box::new(|_, _, _| Ok(None)),
+        );
         check_with(rows, blocks, negligible, Box::new(nearly));
     }
 
@@ -302,11 +307,12 @@ mod tests {
             let mut noise = Noise { seed: 5, made: 0 };
             for block in blocks {
                 let (before, length) = (basis.used(), block.norm_l2());
+                let along = known(&basis, &block, stage)?;
                 let appended = append(
                     &own,
                     &mut basis,
                     block.clone(),
-                    known(&basis, &block, stage)?,
+                    along,
                     negligible,
                     &mut noise,
                     stage,

@@ -174,7 +174,9 @@ fn column_by_column<O: Operator>(
         operator.apply(v.as_ref(), image.as_mut(), stage)?;
         found.products += 1;
         let used = left.used();
-        let appended = append(session, &mut left, image, None, negligible, &mut noise, stage)?;
+        let appended = append(
+            session, &mut left, image, None, negligible, &mut noise, stage,
+        )?;
         let mut into = factor.as_mut().subcols_mut(columns.start, columns.len());
         into.as_mut()
             .subrows_mut(0, used)
