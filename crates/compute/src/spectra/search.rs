@@ -17,7 +17,7 @@
 //! (Numer. Algorithms 2008); with blocks wider than what is wanted it is the randomized block
 //! Krylov method (Musco and Musco, NeurIPS 2015), which needs the fewest passes.
 
-use outcore_core::{Error, Result, Session, Stage};
+use outcore_core::{Error, RealType, Result, Session, Stage};
 use outcore_kernels as kernels;
 use outcore_kernels::{Eigen, Mat, MatRef};
 
@@ -272,7 +272,10 @@ impl<'a, O: Operator> Search<'a, O> {
         let mut image = Mat::zeros(self.order(), to - from);
         self.operator.apply(x.as_ref(), image.as_mut(), stage)?;
         self.products += 1;
-        let known = self.along_basis(x.as_ref(), image.as_ref())?;
+        let known = match self.course.layout.real {
+            RealType::F32 => Some(self.along_basis(x.as_ref(), image.as_ref())?),
+            RealType::F64 => None,
+        };
         drop(x);
         for column in 0..image.ncols() {
             let length = image.col(column).norm_l2();
@@ -285,7 +288,7 @@ impl<'a, O: Operator> Search<'a, O> {
             self.norm = self.norm.max(length);
         }
         let negligible = 4.0 * self.operator.epsilon() * self.norm;
-        let appended = self.append(image, Some(known), negligible, stage)?;
+        let appended = self.append(image, known, negligible, stage)?;
         let seen = &appended.coefficients;
         if self.checks == 0 {
             match (self.asymmetry(seen.as_ref(), from), from_file) {
