@@ -308,9 +308,9 @@ def svds(
 
     Notes
     -----
-    Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A, or two where A is
-    stored by columns, has far more columns than rows, or has rows too long for memory; then A V = Q R and the singular values
-    of R, which have all their digits.
+    Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A, or two where its lines
+    (rows, or columns of CSC) are more than four times as long as they are many, or too long for memory; then A V = Q R and the
+    singular values of R, which have all their digits.
     """
     options = native_options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     session = session_of(A, memory=memory)
