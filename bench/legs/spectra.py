@@ -37,7 +37,8 @@ def ours(spec: Spec) -> Result:
 
     configure(spec)
     x: Any = sparse.load(spec["a"]) if spec.get("in_memory") else oc.open(spec["a"])
-    x = x if spec.get("in_memory") else x.tiled() or x
+    tiled = None if spec.get("in_memory") else x.tiled()
+    x = x if tiled is None else tiled
     found: list[Any] = []
 
     def call() -> None:
