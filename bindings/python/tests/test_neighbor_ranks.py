@@ -222,55 +222,33 @@ def test_a_damaged_part_of_the_text_ends_all_ranks_with_its_place(texts, tmp_pat
     assert not (tmp_path / "i.npy").exists()
 
 
-@needs_mpi
-def test_a_rank_that_dies_ends_all(tmp_path):
-    (tmp_path / "die.py").write_text(
-        "import os, signal, numpy as np\n"
-        "from outcore import ranks\n"
-        "from outcore.neighbors import NearestNeighbors\n"
-        "comm = ranks.mpi('mpi_rma')\n"
-        "if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "NearestNeighbors(2, comm=comm).fit(np.ones((9, 2))).kneighbors()\n"
-    )
-    done = mpirun(2, str(tmp_path / "die.py"))
-    assert done.returncode != 0 and "rank 1" in done.stderr
+PROGRAM = """
+import os, signal, sys
+import numpy as np
+from outcore.neighbors import KNeighborsRegressor, NearestNeighbors
+from outcore.ranks import failed, mpi
+comm = mpi("mpi_rma")
+{}
+NearestNeighbors(2, comm=comm).fit(np.ones((9, 2))).kneighbors()
+"""
+ENDINGS = {
+    "if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)": "rank 1",
+    "if comm.rank == 1: raise RuntimeError('it is lost')": "it is lost",
+    "if comm.rank == 1: failed(RuntimeError()); sys.exit('it is lost')": "it is lost",
+    "KNeighborsRegressor(1, comm=comm).fit(np.ones((4, 2)), np.ones((4, 2)[: 1 + comm.rank]))": "targets of shape",
+    "mpi('osh_oc')": "has to begin before MPI",
+}
+"""What a program does, and what it then says."""
 
 
 @needs_mpi
-@pytest.mark.parametrize("ending", ["raise RuntimeError('it is lost')", "failed(RuntimeError()); sys.exit('it is lost')"])
-def test_a_rank_that_ends_with_an_error_that_others_do_not_know_of_ends_all(ending, tmp_path):
-    (tmp_path / "fail.py").write_text(
-        "import sys, numpy as np\n"
-        "from outcore.ranks import failed, mpi\n"
-        "from outcore.neighbors import NearestNeighbors\n"
-        "comm = mpi('mpi_rma')\n"
-        f"if comm.rank == 1: {ending}\n"
-        "NearestNeighbors(2, comm=comm).fit(np.ones((9, 2))).kneighbors()\n"
-    )
-    done = mpirun(2, str(tmp_path / "fail.py"))
-    assert done.returncode != 0 and "it is lost" in done.stderr
-
-
-@needs_mpi
-def test_openshmem_does_not_begin_after_mpi(tmp_path):
-    if not has_openshmem():
+@pytest.mark.parametrize("does", ENDINGS)
+def test_what_ends_one_rank_ends_all(does, tmp_path):
+    if "osh" in does and not has_openshmem():
         pytest.skip("no OpenSHMEM: install Open MPI from the system's packages")
-    (tmp_path / "late.py").write_text("from outcore.ranks import mpi\nmpi('mpi_rma')\nmpi('osh_oc')\n")
-    done = mpirun(2, str(tmp_path / "late.py"))
-    assert done.returncode != 0 and "has to begin before MPI" in done.stderr
-
-
-@needs_mpi
-def test_targets_of_other_shapes_end_all_ranks(tmp_path):
-    (tmp_path / "shapes.py").write_text(
-        "import numpy as np\n"
-        "from outcore.ranks import mpi\n"
-        "from outcore.neighbors import KNeighborsRegressor\n"
-        "comm = mpi('mpi_rma')\n"
-        "KNeighborsRegressor(1, comm=comm).fit(np.ones((4, 2)), np.ones((4, 2)[: 1 + comm.rank]))\n"
-    )
-    done = mpirun(2, str(tmp_path / "shapes.py"))
-    assert done.returncode != 0 and "targets of shape" in done.stderr
+    (tmp_path / "program.py").write_text(PROGRAM.format(does))
+    done = mpirun(2, str(tmp_path / "program.py"))
+    assert done.returncode != 0 and ENDINGS[does] in done.stderr
 
 
 @pytest.mark.skipif(BESIDE is None, reason="no wheel of Open MPI")

@@ -53,7 +53,7 @@ def draw_topics(found: Results, folder: str | os.PathLike[str]) -> list[str]:
             axes.grid(axis="y", visible=False)
         left.invert_yaxis()
         rows, columns = found[0]["shape"]
-        made.suptitle(f"{rows:,} documents, {columns:,} words, {found[0]['nonzeros']:,} counts", fontsize=9)
+        made.suptitle(f"{rows:,} documents, {columns:,} words, {found[0]['nonzeros']:,} entries", fontsize=9)
     return write_figures({"topics": made}, folder)
 
 
