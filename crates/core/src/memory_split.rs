@@ -281,6 +281,12 @@ impl MemorySplit {
         self.free() / 16
     }
 
+    /// Bytes of the rounded operands of such products, which each thread makes; a task makes the
+    /// products without where they have no room.
+    pub fn rounded_bytes(&self, threads: u64) -> u64 {
+        self.budget / 8 / threads
+    }
+
     /// Bytes of a step of what is written as it comes in, or of the plan of such steps.
     pub fn step_bytes(&self) -> u64 {
         self.budget / 64

@@ -70,13 +70,17 @@ impl<T: Real> DenseSearch<T> {
 
     /// Queries and rows of a product.
     fn tile(&self, queries: u64) -> NeighborTile {
-        let elements = MemorySplit::new(&self.session).compared_bytes() / size_of::<T>() as u64;
+        let split = MemorySplit::new(&self.session);
+        let elements = split.compared_bytes() / size_of::<T>() as u64;
         let queries = queries.min(TILE_QUERIES);
         let rows = (elements / (queries.next_multiple_of(32) + 3)).clamp(32, TILE_ROWS);
-        NeighborTile {
+        let tile = NeighborTile {
             queries: queries as usize,
             rows: rows.min(self.rows.rows().max(1)) as usize,
-        }
+            is_rounded: false,
+        };
+        let rounded = split.rounded_bytes(self.session.threads() as u64);
+        tile.rounded_within::<T>(self.rows.cols() as usize, rounded as usize)
     }
 }
 

@@ -27,7 +27,7 @@ use outcore_core::with_real;
 use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, Stage};
 use outcore_device::Locked;
 use outcore_engine::{Plan, Task};
-use outcore_kernels::{Neighbor, Real};
+use outcore_kernels::{Neighbor, NeighborTile, Real};
 use outcore_matrix::{Array, Layout, Rows};
 
 use self::block::{Blocks, HEADER_BYTES, Header, Prepared, prepared};
@@ -314,10 +314,12 @@ impl<T: Real> RingSearch<T> {
         let mut parts = groups.iter();
         for number in 0..agreed.groups {
             let parts = parts.next().map_or(&[][..], |group| group);
+            let threads = self.session.threads() as u64;
+            let rounded_bytes = MemorySplit::new(&self.session).rounded_bytes(threads);
+            let tile = self.queries.tile(parts, rounded_bytes);
             let held = self.queries_bytes(parts)
                 + self.ranks.slots() as u64 * agreed.slot_bytes as u64
-                + self.session.threads() as u64
-                    * self.queries.compared_bytes(parts, self.session.blas());
+                + threads * (self.queries).compared_bytes(parts, tile, self.session.blas());
             // No rank goes into a round that another one does not come to.
             let held = self.team.agree(stage.reserve("blocks of a ring", held))?;
             let group = self.load_queries(stage, parts, agreed.first);
@@ -337,6 +339,7 @@ impl<T: Real> RingSearch<T> {
                 search: self,
                 ring: &*ring,
                 group: &group,
+                tile,
                 first: agreed.first,
                 failed: AtomicBool::new(failed.is_some()),
                 error: Mutex::new(failed),
@@ -414,6 +417,7 @@ struct Pass<'a, T> {
     search: &'a RingSearch<T>,
     ring: &'a dyn Ring,
     group: &'a Group,
+    tile: NeighborTile,
     first: u64,
     /// This rank or another one has: nothing is read or computed any more.
     failed: AtomicBool,
@@ -546,6 +550,7 @@ impl<T: Real> Pass<'_, T> {
                         &mut nearest,
                         self.search.options.metric,
                         self.search.of_themselves,
+                        self.tile,
                         &mut scratch,
                         self.search.session.blas(),
                         &|| stage.is_cancelled(),

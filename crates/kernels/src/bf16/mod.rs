@@ -148,9 +148,9 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// Bytes of an operand of n rows of d elements.
-    pub(crate) fn bytes(n: usize, d: usize) -> usize {
-        n.next_multiple_of(BLOCK) * row_lines(d) * size_of::<Line>()
+    /// Bytes of a row of d elements.
+    pub(crate) fn row_bytes(d: usize) -> usize {
+        row_lines(d) * size_of::<Line>()
     }
 
     fn left<T: Real>(x: MatRef<'_, T>, factor: f32) -> Operand {

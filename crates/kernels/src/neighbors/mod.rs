@@ -38,6 +38,8 @@ const COMPARED: usize = 64;
 /// [`AGAIN`] is compared again then, since that takes as long as a product in f32 with many rows.
 const SAMPLED: usize = 8;
 const AGAIN: usize = 64;
+/// Rows that queries are packed for, at least.
+const LEAST_ROWS: usize = 128;
 /// Sums of a distance: their order is that of the result, whatever the processor has.
 const LANES: usize = 16;
 
@@ -150,9 +152,29 @@ pub struct NeighborTile {
     pub queries: usize,
     /// Rows.
     pub rows: usize,
+    /// Products of f32 are rounded to bf16 where that is faster and tells rows apart.
+    pub is_rounded: bool,
 }
 
 impl NeighborTile {
+    /// Rounded, where the operands of rows of d elements have room in some bytes: with fewer rows if
+    /// need be, as long as packing the queries for them costs little.
+    pub fn rounded_within<T: Real>(self, d: usize, bytes: usize) -> NeighborTile {
+        let fitting = (bytes / Operand::row_bytes(d)).saturating_sub(self.operand_rows(0));
+        let fitting = fitting / bf16::BLOCK * bf16::BLOCK;
+        let is_rounded =
+            Rounded::suits::<T>(self.queries, d) && fitting >= self.rows.min(LEAST_ROWS);
+        NeighborTile {
+            rows: if is_rounded {
+                self.rows.min(fitting)
+            } else {
+                self.rows
+            },
+            is_rounded,
+            ..self
+        }
+    }
+
     /// Elements of scratch.
     pub fn scratch(&self) -> usize {
         self.products() + 3 * self.rows
@@ -164,8 +186,17 @@ impl NeighborTile {
 
     /// Bytes that a thread holds besides, for rows of d elements.
     pub fn held_bytes<T: Real>(&self, d: usize, blas: &Blas) -> usize {
-        let rounded = Operand::bytes(self.queries, d) + 2 * Operand::bytes(self.rows, d);
+        let rounded = match self.is_rounded {
+            true => self.operand_rows(self.rows) * Operand::row_bytes(d),
+            false => 0,
+        };
         gemm_scratch_bytes::<T>(self.queries, self.rows, d, blas) + rounded
+    }
+
+    /// Rows of both operands, and of the block that is being packed.
+    fn operand_rows(&self, rows: usize) -> usize {
+        let [queries, rows] = [self.queries, rows].map(|rows| rows.next_multiple_of(bf16::BLOCK));
+        queries + rows + bf16::BLOCK
     }
 }
 
@@ -324,7 +355,7 @@ fn add<T: Real>(
             ],
         ));
     }
-    let mut rounded = Rounded::new::<T>(m, d);
+    let mut rounded = Rounded::new::<T>(m, d).filter(|_| tile.is_rounded);
     let (products, of_rows) = scratch.split_at_mut(tile.products());
     let (scales, of_rows) = of_rows.split_at_mut(tile.rows);
     let (offsets, leasts) = of_rows.split_at_mut(tile.rows);
@@ -810,9 +841,9 @@ mod tests {
             k in 1usize..12,
             kind in 0u8..6,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
-            (block, queries, rows) in (1usize..90, 1usize..50, 1usize..200),
+            (block, queries, rows, is_rounded) in (1usize..90, 1usize..50, 1usize..200, any::<bool>()),
         ) {
-            let (k, tile) = (k.min(n - 1), NeighborTile { queries, rows });
+            let (k, tile) = (k.min(n - 1), NeighborTile { queries, rows, is_rounded });
             let x: Vec<f32> = values(seed, n * d, kind).iter().map(|x| *x as f32).collect();
             let mut squares = vec![0.0; n];
             squares_of_rows(&mut squares, view(&x, n, d, d, 1).unwrap()).unwrap();
@@ -847,10 +878,10 @@ mod tests {
             k in 1usize..12,
             kind in 0u8..6,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
-            (block, queries, rows) in (1usize..250, 1usize..50, 1usize..200),
+            (block, queries, rows, is_rounded) in (1usize..250, 1usize..50, 1usize..200, any::<bool>()),
         ) {
             let k = k.min(n);
-            let tile = NeighborTile { queries, rows };
+            let tile = NeighborTile { queries, rows, is_rounded };
             let all = values(seed, (m + n) * d, kind);
             let (q, x) = all.split_at(m * d);
             let (q32, x32): (Vec<f32>, Vec<f32>) = (q.iter().map(|x| *x as f32).collect(), x.iter().map(|x| *x as f32).collect());

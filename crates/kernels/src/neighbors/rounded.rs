@@ -20,10 +20,14 @@ pub(super) struct Rounded {
 }
 
 impl Rounded {
+    /// Whether such products may be faster.
+    pub(super) fn suits<T: Real>(m: usize, d: usize) -> bool {
+        T::DTYPE == RealType::F32 && d >= LEAST_COLUMNS && m >= LEAST_QUERIES
+    }
+
     /// Of m queries and rows of d elements, where this CPU makes such products faster.
     pub(super) fn new<T: Real>(m: usize, d: usize) -> Option<Rounded> {
-        let is_long = T::DTYPE == RealType::F32 && d >= LEAST_COLUMNS && m >= LEAST_QUERIES;
-        let unit = Unit::new().filter(|_| is_long)?;
+        let unit = Unit::new().filter(|_| Rounded::suits::<T>(m, d))?;
         Some(Rounded {
             unit,
             queries: Operand::default(),

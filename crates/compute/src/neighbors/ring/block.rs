@@ -34,14 +34,8 @@ const DENSE_QUERIES: u64 = 1024;
 const TILE: NeighborTile = NeighborTile {
     queries: 512,
     rows: 512,
+    is_rounded: false,
 };
-
-fn tile(queries: usize, rows: usize) -> NeighborTile {
-    NeighborTile {
-        queries: TILE.queries.min(queries.max(1)),
-        rows: TILE.rows.min(rows.max(1)),
-    }
-}
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -162,6 +156,11 @@ impl BlockRows {
     }
 }
 
+/// Rows of the block that has most.
+fn longest(parts: &[BlockRows]) -> usize {
+    parts.iter().map(BlockRows::rows).max().unwrap_or(0) as usize
+}
+
 /// The rows of a rank, to be cut into blocks.
 #[derive(Clone)]
 pub(super) struct Blocks<T> {
@@ -243,13 +242,24 @@ impl<T: Real> Blocks<T> {
         self.bytes(part) + postings
     }
 
+    /// How dense rows are compared with one of these blocks of queries, where the operands of rounded
+    /// products may take so many bytes.
+    pub(super) fn tile(&self, parts: &[BlockRows], rounded_bytes: u64) -> NeighborTile {
+        let queries = TILE.queries.min(longest(parts).max(1));
+        let tile = NeighborTile { queries, ..TILE };
+        tile.rounded_within::<T>(self.width() as usize, rounded_bytes as usize)
+    }
+
     /// Bytes that a thread holds while it compares one of these blocks of queries.
-    pub(super) fn compared_bytes(&self, parts: &[BlockRows], blas: &Blas) -> u64 {
-        let queries = parts.iter().map(BlockRows::rows).max().unwrap_or(0) as usize;
+    pub(super) fn compared_bytes(
+        &self,
+        parts: &[BlockRows],
+        tile: NeighborTile,
+        blas: &Blas,
+    ) -> u64 {
         let bytes = match &self.source {
-            Source::Sparse(..) => queries * size_of::<T>(),
+            Source::Sparse(..) => longest(parts) * size_of::<T>(),
             Source::Dense(x) => {
-                let tile = tile(queries, TILE.rows);
                 tile.scratch() * size_of::<T>() + tile.held_bytes::<T>(x.cols() as usize, blas)
             }
         };
@@ -493,13 +503,13 @@ pub(super) fn compare<T: Real>(
     nearest: &mut [Neighbor],
     metric: Metric,
     leaves_out_itself: bool,
+    tile: NeighborTile,
     scratch: &mut Vec<T>,
     blas: &Blas,
     stop: &dyn Fn() -> bool,
 ) -> Result<()> {
     match (view::<T>(queries)?, view::<T>(rows)?, prepared) {
         (View::Dense(queries), View::Dense(rows), _) => {
-            let tile = tile(queries.squares.len(), rows.squares.len());
             scratch.resize(scratch.len().max(tile.scratch()), T::ZERO);
             kernels::add_neighbors(
                 nearest,
