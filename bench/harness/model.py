@@ -182,7 +182,8 @@ class BagTrace:
     path: str
     model: str
     kind: str
-    """`K=0`, `K=1`, `K=2` as the RecSSD paper draws them, `uniform`, or the year of a published histogram of reuse."""
+    """`K=0`, `K=1`, `K=2` as the RecSSD paper draws them, scaled to pages of `touched_bytes`; `K=1 as shipped`, with the paper's
+    7,812 lines a table of a million rows; `uniform`; or the year of a published histogram of reuse."""
     touched_bytes: int
     """At least, of the pages that the rows lie on; of `K=...` with one row a page."""
     batches: int

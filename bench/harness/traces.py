@@ -28,6 +28,9 @@ PAGES_A_ROW = 2
 """Of published reuse: rows on random pages, of which 0.39 are touched where there are twice as many pages as rows."""
 
 
+AS_SHIPPED = " as shipped"
+
+
 def shape_of(model: str) -> ModelSpec:
     return {**MODELS, OPERATOR.name: OPERATOR}[model]
 
@@ -43,6 +46,8 @@ def spec_of(trace: BagTrace) -> tuple[ModelSpec, TraceFactory]:
         return with_rows(model, PAGES_A_ROW * unique * a_page), Reuse(histogram)
     if trace.kind == "uniform":
         return with_rows(model, int(PAGES_A_TOUCHED_ONE * pages / tables) * a_page), uniform
+    if trace.kind.endswith(AS_SHIPPED):
+        return model, Locality(int(trace.kind.removeprefix("K=").removesuffix(AS_SHIPPED)))
     return Locality(int(trace.kind.removeprefix("K=")), shuffled=True).covering(with_rows(model, 0), trace.touched_bytes, times=1)
 
 

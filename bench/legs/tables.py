@@ -130,7 +130,8 @@ def hot(spec: Spec) -> Result:
     """Sums of a trace of which few rows are in memory, batch after batch. The first half of the batches warms the cache up;
     with `all_rows`, all of them do before.
 
-    `steps`: batches that are looked up ahead; `known`: batches that the cache knows ahead, 0 for none.
+    `steps`: batches that are looked up ahead; `known`: batches that the cache knows ahead, 0 for none; `passes` over the second
+    half.
     """
     import outcore as oc
     from outcore.embedding import Feature, TableSet, look_ahead
@@ -139,6 +140,7 @@ def hot(spec: Spec) -> Result:
     told = json.loads(Path(spec["trace"]).read_text())
     ids, steps = np.load(spec["ids"], mmap_mode="r"), spec["steps"]
     size, warm = told["batch_size"], len(ids) // 2
+    order = passed(len(ids), spec.get("passes", 1))
     cold(told["paths"])
     # A cache has whole chunks: up to an eighth less than it is given.
     rows = told["facts"]["unique_rows"] * 5 // 4 if spec.get("all_rows") else told["cached_rows"]
@@ -149,11 +151,11 @@ def hot(spec: Spec) -> Result:
         return [Feature(0, np.array(ids[number]).reshape(size, -1))]
 
     def submitted() -> Iterator[tuple[int, list[Array]]]:
-        coming = deque(tables.submit(features(number)) for number in range(steps))
-        for number in range(len(ids)):
+        coming = deque(tables.submit(features(number)) for number in order[:steps])
+        for at, number in enumerate(order):
             yield number, coming.popleft().result()
-            if number + steps < len(ids):
-                coming.append(tables.submit(features(number + steps)))
+            if at + steps < len(order):
+                coming.append(tables.submit(features(order[at + steps])))
 
     def reads() -> int:
         return sum(one.units_read for one in tables.statistics.values())
@@ -163,12 +165,12 @@ def hot(spec: Spec) -> Result:
         for number in range(len(ids)):
             tables.look_up(features(number))
     known = spec.get("known")
-    going = look_ahead(tables, range(len(ids)), features, steps=steps, known=known) if known else submitted()
+    going = look_ahead(tables, order, features, steps=steps, known=known) if known else submitted()
     found: list[Array] = []
     for number, found in going:  # noqa: B007 - the last one is checked
         if number == warm - 1:
             started, used, before = time.perf_counter(), processor_seconds(), reads()
-    seconds, cpu, done = time.perf_counter() - started, processor_seconds() - used, len(ids) - warm
+    seconds, cpu, done = time.perf_counter() - started, processor_seconds() - used, len(order) - warm
     error = worst(found, [np.array(ids[-1])], told["paths"], told["lookups"])
     # What was read ahead before the clock started is no part of the work.
     facts = {"units_read": reads() - before, "reads": sum(told["reads"][warm + steps :]), "batches": done}
@@ -183,16 +185,20 @@ def hot_in_memory(spec: Spec) -> Result:
     ids, size = np.load(spec["ids"], mmap_mode="r"), told["batch_size"]
     (path,) = told["paths"]
     table = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(np.load(path)), mode="sum")
-    batches = [torch.from_numpy(np.array(one).reshape(size, -1)) for one in ids]
-    started, used, warm = 0.0, 0.0, len(batches) // 2
+    started, used, warm, order = 0.0, 0.0, len(ids) // 2, passed(len(ids), spec.get("passes", 1))
     with torch.inference_mode():
-        for number, batch in enumerate(batches):
-            if number == warm:
+        for at, number in enumerate(order):
+            if at == warm:
                 started, used = time.perf_counter(), processor_seconds()
-            found = table(batch)
+            found = table(torch.from_numpy(np.array(ids[number]).reshape(size, -1)))
     seconds, cpu = time.perf_counter() - started, processor_seconds() - used
     error = worst([found.numpy()], [np.array(ids[-1])], [path], told["lookups"])
-    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float((len(ids) - warm) * ids[0].size), "error": error}
+    return {"seconds": [seconds], "cpu_seconds": cpu, "work": float((len(order) - warm) * ids[0].size), "error": error}
+
+
+def passed(batches: int, passes: int) -> list[int]:
+    """The numbers of the batches, of the second half of them as often as there are passes."""
+    return [*range(batches), *(passes - 1) * list(range(batches // 2, batches))]
 
 
 def model(spec: Spec) -> Result:
@@ -294,14 +300,44 @@ def train(spec: Spec) -> Result:
         before, started, used = pages_read(), time.perf_counter(), processor_seconds()
         sums = tables.look_up(features)
         missed = pages_read() - before
-        tables.train(features, [gradient] * len(features), "rowwise_adagrad", 0.01)
+        tables.train(features, [gradient] * len(features), "rowwise_adagrad", RATE)
         if number >= len(ids) // 2:
             seconds += time.perf_counter() - started
             cpu += processor_seconds() - used
             missed_all += missed
             error = max(error, float(not all(np.isfinite(rows).all() for rows in sums)))
+    watched = np.unique(ids[0][: size * told["lookups"][0]])[:WATCHED_ROWS]
+    parts = [np.array(batch[: ends[0]]).reshape(size, -1) for batch in ids]
+    expected = trained(np.load(told["paths"][0], mmap_mode="r")[watched], watched, parts, gradient)
+    error = max(error, float(np.abs(tables[0][watched] - expected).max() / TRAINED_WITHIN))
     facts = {"pages_read": pages_read(), "steps": len(ids) - len(ids) // 2}
     return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(missed_all * 4096), "error": error, **facts}
+
+
+RATE = 0.01
+WATCHED_ROWS, TRAINED_WITHIN = 64, 1e-6
+"""Rows of the first table that are compared with what ten lines of NumPy make of them."""
+
+
+def trained(rows: Array, numbers: Array, batches: Sequence[Array], gradient: Array) -> Array:
+    """What steps of row-wise Adagrad make of some rows, whose state is zero: bags are sums, and so is a row's gradient.
+
+    Parameters
+    ----------
+    rows : float32 array [rows, elements]
+    numbers : int array [rows]
+    batches : int arrays [bags, ids of a bag]
+    gradient : float32 array [bags, elements]
+    """
+    rows, squares = rows.copy(), np.zeros(len(rows), np.float32)
+    for batch in batches:
+        for at, number in enumerate(numbers):
+            times = (batch == number).sum(axis=1)
+            if times.any():
+                of_row = (times[:, None] * gradient).sum(axis=0)
+                squares[at] += (of_row**2).mean()
+                rows[at] -= RATE * of_row / (np.sqrt(squares[at]) + 1e-8)
+    return rows
 
 
 CACHED_BESIDE_BYTES = 88

@@ -406,8 +406,8 @@ class TableSet:
         With a mapping, its keys are the tables' names. Tables that are open elsewhere are opened again, with this set's cache.
         Tables that another process commits together are all of the same commit.
     cache, policy, reading, readers, writable, session
-        As of `Table.open`. Memory is divided between the tables by the bytes of all their rows, and then, unless they are
-        writable, again and again by what it saves.
+        As of `Table.open`. Memory is divided between the tables by the bytes of all their rows, and then again and again by
+        what it saves, unless they are writable or have less than 3.2 MiB of cache each.
     """
 
     def __init__(

@@ -36,6 +36,9 @@ MEMORY = "64MiB"
 )
 @click.option("--equal-slots", is_flag=True, help="Designs with four slots have twice the memory of those with two.")
 @click.option("--rate", metavar="RATE", help="Ranks in network namespaces, joined by links such as 200mbit; needs root.")
+@click.option(
+    "--latency", type=click.FloatRange(0), metavar="MS", default=0.0, show_default=True, help="Of these links, in milliseconds."
+)
 @click.option("--loopback", is_flag=True, help="Messages pass TCP of this machine: no memory is shared, as between machines.")
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds of a run.")
 @click.option("--bind/--no-bind", default=False, show_default=True, help="Each rank on one core.")
@@ -62,6 +65,7 @@ def bench_knn(
     skew: float,
     equal_slots: bool,
     rate: str | None,
+    latency: float,
     loopback: bool,
     timeout: float,
     bind: bool,
@@ -79,6 +83,8 @@ def bench_knn(
     """
     from .knn_bench.workloads import WORKLOADS, written
 
+    if latency and rate is None:
+        raise click.UsageError("--latency is that of links, which --rate makes")
     session_of(options)
     size = WORKLOADS[workload]
     size = replace(size, rows=rows or size.rows, queries=queries or size.queries)
@@ -95,7 +101,7 @@ def bench_knn(
         own = replace(size, rows=size.rows * factor, queries=size.queries * factor)
         train, test = written(folder, own, seed=seed, skew=skew)
         facts = {"workload": workload, "weak": weak, "skew": skew, "equal_slots": equal_slots, "seed": seed}
-        case = {"train": train, "test": test, "neighbors": neighbors, "rate": rate, "bind": bind}
+        case = {"train": train, "test": test, "neighbors": neighbors, "rate": rate, "latency_s": latency / 1000, "bind": bind}
         case |= {"loopback": loopback, "timeout_s": timeout}
         found += _case(count, designs, times, memory, equal_slots, given, facts, results, not as_json, case)
     told = _told(found)
@@ -128,10 +134,11 @@ def _case(
     from .knn_bench.run import measure
     from .knn_bench.wire import Wire
 
-    rate, left = case.pop("rate"), list(designs or DESIGN_NAMES) if count > 1 else [ALONE]
+    rate, latency_s = case.pop("rate"), case.pop("latency_s")
+    left = list(designs or DESIGN_NAMES) if count > 1 else [ALONE]
     found: list[dict[str, Any]] = []
     with contextlib.ExitStack() as opened:
-        wire = opened.enter_context(Wire(count, rate)) if rate is not None and count > 1 else None
+        wire = opened.enter_context(Wire(count, rate, latency_s)) if rate is not None and count > 1 else None
         for time in range(times):
             for design in tuple(left):
                 own = memory * 2 if equal_slots and design in FOUR_SLOTS else memory
@@ -165,7 +172,11 @@ def _keep(one: dict[str, Any], folder: Path) -> None:
     name = "-".join(
         [one["workload"], f"{one['rows']}x{one['queries']}", *(["weak"] if one["weak"] else [])]
         + [f"skew{one['skew']:g}"] * bool(one["skew"])
-        + ([one["rate"]] if "rate" in one else ["loopback"] * one["loopback"])
+        + (
+            [one["rate"], *[f"{1000 * one['latency_s']:g}ms"] * bool(one["latency_s"])]
+            if "rate" in one
+            else ["loopback"] * one["loopback"]
+        )
         + ["bound"] * one["bound"]
         + [f"{one['memory'] >> 20}MiB", f"k{one['k']}", f"seed{one['seed']}"]
         + [f"{one['n_ranks']}ranks", one["design"], str(one["time"])]

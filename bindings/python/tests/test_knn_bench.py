@@ -1,7 +1,10 @@
 """The bench of k-NN over ranks: its data, its simulation against closed forms, and one small run."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +16,30 @@ from outcore.errors import ArgumentError
 from outcore.knn_bench import wire, workloads
 from outcore.knn_bench.run import hidden
 from outcore.knn_bench.simulation import Costs, costs_of, fit, predict, simulate
+
+LISTEN = """
+import socket
+with socket.create_server(("{host}", 7007)) as server:
+    line, _ = server.accept()
+    left = 100_000
+    while left:
+        left -= len(line.recv(left))
+    line.sendall(bytes(100_000))
+"""
+ECHO = """
+import socket, time
+for _ in range(300):
+    try:
+        line = socket.create_connection(("{host}", 7007), timeout=10)
+        break
+    except OSError:
+        time.sleep(0.1)
+began, left = time.perf_counter(), 100_000
+line.sendall(bytes(left))
+while left:
+    left -= len(line.recv(left))
+print(time.perf_counter() - began)
+"""
 
 
 def test_rows_are_libsvm_text_and_the_same_for_a_seed(tmp_path):
@@ -97,6 +124,29 @@ def test_rates_are_those_of_tc():
     assert wire.bytes_per_s("200mbit") == 25e6
     with pytest.raises(ArgumentError, match="rate"):
         wire.bytes_per_s("fast")
+
+
+@pytest.mark.skipif(not wire.is_possible(), reason="no network namespaces")
+@pytest.mark.parametrize("latency_s", [0.0, 0.02])
+def test_a_wire_counts_what_passes_and_delays_it(latency_s):
+    if latency_s and not os.path.exists("/dev/net/tun"):
+        pytest.skip("no TAP devices")
+    with wire.Wire(2, "100mbit", latency_s) as made:
+        namespace, other = made._names[0], made.hosts[1]
+        # 100,000 bytes there, and back once all have come.
+        listening = subprocess.Popen(["ip", "netns", "exec", made._names[1], sys.executable, "-c", LISTEN.format(host=other)])
+        told = subprocess.run(
+            ["ip", "netns", "exec", namespace, sys.executable, "-c", ECHO.format(host=other)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert listening.wait(60) == 0
+        sent, received = (one["tx_bytes"] for one in made.counters())
+    assert float(told.stdout) >= 2 * latency_s
+    assert sent >= 100_000 and received >= 100_000
+    assert namespace not in subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")

@@ -236,6 +236,14 @@ def test_a_pair_that_the_start_vector_has_no_part_of_is_found() -> None:
     assert bounded.missed_beyond >= 8
 
 
+def test_both_ends_are_bounded_where_both_are_wanted(rng: np.random.Generator) -> None:
+    values = np.r_[-7.0, 6.0, 5.0, -4.5, np.linspace(-3, 4, 4996)]
+    found = eigsh(lambda x: values[:, None] * x, 4, which="LM", shape=len(values))
+    np.testing.assert_allclose(found[0], [-7, -4.5, 5, 6], atol=1e-5)
+    assert found.missed_beyond is not None
+    assert 4 <= found.missed_beyond < 40
+
+
 def test_operators_of_the_caller(rng: np.random.Generator) -> None:
     a = rng.standard_normal((80, 50))
     check_triplets(a, svds(sla.aslinearoperator(a), 4), 4, 1e-6)

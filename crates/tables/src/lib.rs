@@ -41,6 +41,7 @@ pub mod cache_split;
 mod call;
 mod division;
 mod error;
+mod gate;
 mod in_flight;
 mod look_up;
 mod one_moment;

@@ -1,12 +1,13 @@
 //! What all look-ups of a set share: its tables, what is being read, and the limits of reading.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex};
 
 use outcore_core::{Error, Result, Session};
-use outcore_device::{Locked, PANICKED};
+use outcore_device::Locked;
 use outcore_engine::{Arrivals, GatherOptions, Item, Reservation};
 
+use crate::gate::{Gate, Shared};
 use crate::in_flight::{InFlight, UnitKey};
 use crate::look_up::{Bagged, Feature};
 use crate::readers::Readers;
@@ -34,8 +35,8 @@ pub(crate) struct Served {
     pub(crate) table: Table,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) counters: Arc<Counters>,
-    /// Of a table that is written: look-ups share it, a step has it alone.
-    pub(crate) gate: Option<Arc<RwLock<()>>>,
+    /// Of a table that is written.
+    pub(crate) gate: Option<Arc<Gate>>,
 }
 
 #[derive(Default)]
@@ -197,10 +198,14 @@ pub(crate) fn served(tables: &[Served], number: usize) -> Result<&Served> {
 }
 
 /// Keeps tables of these numbers from changing. Each lock is taken once.
+///
+/// # Errors
+/// [`Error::Cancelled`].
 pub(crate) fn shared<'t>(
     tables: &'t [Served],
     numbers: impl Iterator<Item = usize>,
-) -> Vec<RwLockReadGuard<'t, ()>> {
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<Shared<'t>>> {
     let mut written: Vec<usize> = numbers
         .filter(|&number| tables[number].gate.is_some())
         .collect();
@@ -209,7 +214,7 @@ pub(crate) fn shared<'t>(
     let gates = written
         .iter()
         .filter_map(|&number| tables[number].gate.as_ref());
-    gates.map(|gate| gate.read().expect(PANICKED)).collect()
+    gates.map(|gate| gate.shared(go_on)).collect()
 }
 
 /// Features in the form in which they are carried out.

@@ -406,7 +406,8 @@ impl TableSet {
             let table = &tables[feature.table].table;
             out.check(table.name(), bagged.bags(), table.dim())?;
         }
-        let _shared = shared(&tables, features.iter().map(|feature| feature.table));
+        let numbers = features.iter().map(|feature| feature.table);
+        let _shared = shared(&tables, numbers, go_on)?;
         if let Some(time) = time {
             for feature in features {
                 tables[feature.table].cache.changed().begin(time);
@@ -556,7 +557,8 @@ impl TableSet {
         let tables = service.tables();
         let _numbers = service.hold_numbers(features.iter().map(Feature::held_bytes).sum())?;
         let bagged = bagged(&tables, features)?;
-        let _shared = shared(&tables, features.iter().map(|feature| feature.table));
+        let numbers = features.iter().map(|feature| feature.table);
+        let _shared = shared(&tables, numbers, go_on)?;
         let (mut window, mut missing) = (Window::default(), Vec::new());
         let go_on = &mut now_and_then(go_on);
         for (feature, bagged) in features.iter().zip(&bagged) {
@@ -605,7 +607,7 @@ impl TableSet {
         let tables = service.tables();
         let served = served(&tables, table)?;
         check_rows(&served.table, rows)?;
-        let _shared = shared(&tables, std::iter::once(table));
+        let _shared = shared(&tables, std::iter::once(table), go_on)?;
         let (mut kept, go_on) = (0, &mut now_and_then(go_on));
         for rows in rows.chunks(service.units_at_once) {
             if !go_on() {
@@ -663,7 +665,7 @@ impl TableSet {
             )));
         }
         check_rows(&served.table, rows)?;
-        let _shared = shared(&tables, std::iter::once(table));
+        let _shared = shared(&tables, std::iter::once(table), go_on)?;
         let _permit = service.readers.acquire(go_on)?;
         let parts = rows
             .chunks(service.units_at_once)

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::RwLockWriteGuard;
 
 use outcore_core::{Error, Result};
-use outcore_device::{Locked, PANICKED};
+use outcore_device::Locked;
 use outcore_kernels::embedding::{Pooling, add_scaled};
 use outcore_store::versions;
 
+use crate::gate::Alone;
 use crate::look_up::{Bagged, Bags, Feature};
 use crate::optimizer::Optimizer;
 use crate::packed::is_permutation;
@@ -197,7 +197,7 @@ impl TableSet {
             let dim = tables[number].table.dim();
             let (rows, members) = gradients.rows();
             let mut sum = vec![0.0; dim];
-            let mut step = Step::begin(self, &tables, number)?;
+            let mut step = Step::begin(self, &tables, number, go_on)?;
             let update = optimizer.update(rate, step.writer.description.steps + 1);
             step.change(&rows, go_on, &mut |number, record| {
                 gradients.sum(members[number].clone(), &mut sum);
@@ -265,7 +265,7 @@ impl TableSet {
         last.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
         last.dedup_by_key(|(row, _)| *row);
         let (rows, places): (Vec<u64>, Vec<usize>) = last.into_iter().unzip();
-        let mut step = Step::begin(self, &tables, table)?;
+        let mut step = Step::begin(self, &tables, table, go_on)?;
         if delta.is_some_and(|delta| delta <= step.writer.description.delta) {
             return Ok(false);
         }
@@ -329,7 +329,7 @@ impl TableSet {
             .collect();
         let mut steps = Vec::with_capacity(ordered.len());
         for &number in &ordered {
-            let mut step = Step::begin(self, &tables, number)?;
+            let mut step = Step::begin(self, &tables, number, go_on)?;
             step.write_changed(usize::MAX, go_on)?;
             steps.push(step);
         }
@@ -366,18 +366,23 @@ struct Step<'a> {
     number: usize,
     versioned: &'a Versioned,
     writer: std::sync::MutexGuard<'a, Writer>,
-    _alone: RwLockWriteGuard<'a, ()>,
+    _alone: Alone<'a>,
 }
 
 impl<'a> Step<'a> {
-    fn begin(set: &'a TableSet, tables: &'a Tables, number: usize) -> Result<Step<'a>> {
+    fn begin(
+        set: &'a TableSet,
+        tables: &'a Tables,
+        number: usize,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Step<'a>> {
         let served = &tables[number];
         let versioned = written(&served.table)?;
         let gate = served
             .gate
             .as_ref()
             .expect("a table that is written has one");
-        let alone = gate.write().expect(PANICKED);
+        let alone = gate.alone(go_on)?;
         let writer = versioned.writer();
         writer.versions.check()?;
         Ok(Step {

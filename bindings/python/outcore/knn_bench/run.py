@@ -96,7 +96,7 @@ def measure(
     }
     result |= {"bound": bind, "loopback": loopback, "k": neighbors, "cores": cores, "command": words}
     if wire is not None and before is not None:
-        result |= {"rate": wire.rate, "counters_before": before, "counters_after": wire.counters()}
+        result |= {"rate": wire.rate, "latency_s": wire.latency_s, "counters_before": before, "counters_after": wire.counters()}
     return result
 
 

@@ -8,7 +8,8 @@
 
 `mpirun` takes each namespace for a machine: its name is another one, and its daemon is started by a script in place of ssh. The
 kernel limits what leaves a namespace, so a link has its rate in either direction. Of use to root only. What passes each link is
-counted by the kernel. Latency is that of the kernel, some 50 microseconds with a busy core.
+counted by the kernel. Latency is that of the kernel, some 50 microseconds with a busy core; where more is asked for, `relay` is
+the switch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, FailedError
+from .relay import MTU, Relay
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,13 +67,14 @@ def is_possible() -> bool:
 
 
 class Wire:
-    """Namespaces as many as nodes; a context manager, which takes them away again."""
+    """Namespaces as many as nodes; a context manager, which takes them away again. What passes takes `latency_s` at least."""
 
-    def __init__(self, nodes: int, rate: str) -> None:
+    def __init__(self, nodes: int, rate: str, latency_s: float = 0.0) -> None:
         bytes_per_s(rate)
         if not 2 <= nodes <= 250:
             raise ArgumentError(f"a wire has 2 to 250 nodes, not {nodes}")
-        self.rate = rate
+        self.rate, self.latency_s = rate, latency_s
+        self._relay: Relay | None = None
         own = os.getpid()
         self.hosts = [f"10.77.0.{node + 1}" for node in range(nodes)]
         self._switch, self._names = f"knn{own}s", [f"knn{own}n{node}" for node in range(nodes)]
@@ -88,6 +91,9 @@ class Wire:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._relay is not None:
+            self._relay.__exit__(kind, error, trace)
+            self._relay = None
         for name in self._made:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
         self._made.clear()
@@ -100,12 +106,20 @@ class Wire:
         for name in (self._switch, *self._names):
             ip("netns", "add", name)
             self._made.append(name)
-        ip("-n", self._switch, "link", "add", "name", "switch", "type", "bridge")
-        ip("-n", self._switch, "link", "set", "switch", "up")
-        for node, (name, host) in enumerate(zip(self._names, self.hosts, strict=True)):
-            port = f"port{node}"
-            ip("link", "add", "wire", "netns", name, "type", "veth", "peer", "name", port, "netns", self._switch)
-            ip("-n", self._switch, "link", "set", port, "master", "switch", "up")
+        if self.latency_s:
+            devices = [f"{name}t" for name in self._names]
+            self._relay = Relay(devices, self.latency_s)
+            for name, device in zip(self._names, devices, strict=True):
+                ip("link", "set", device, "netns", name)
+                ip("-n", name, "link", "set", device, "name", "wire", "mtu", str(MTU))
+        else:
+            ip("-n", self._switch, "link", "add", "name", "switch", "type", "bridge")
+            ip("-n", self._switch, "link", "set", "switch", "up")
+            for node, name in enumerate(self._names):
+                port = f"port{node}"
+                ip("link", "add", "wire", "netns", name, "type", "veth", "peer", "name", port, "netns", self._switch)
+                ip("-n", self._switch, "link", "set", port, "master", "switch", "up")
+        for name, host in zip(self._names, self.hosts, strict=True):
             ip("-n", name, "address", "add", f"{host}/24", "dev", "wire")
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "link", "set", "wire", "up")

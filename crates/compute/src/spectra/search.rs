@@ -33,8 +33,9 @@ const ROUNDINGS: f64 = 16.0;
 /// The part of the tolerance at which a search ends.
 const SHARE: f64 = 0.5;
 
-/// Steps from a fresh block of noise that look for missed pairs.
-const CHECKED_STEPS: usize = 5;
+/// Steps from a fresh block of noise that look for missed pairs, at one end of the spectrum; and at
+/// both, where more are needed to tell as much.
+const CHECKED_STEPS: [usize; 2] = [5, 8];
 
 /// With this probability nothing above the bound is missing.
 const CERTAINTY: f64 = 1.0 - 1e-6;
@@ -172,7 +173,9 @@ impl<'a, O: Operator> Search<'a, O> {
             let grown = columns - looked_at.min(columns);
             let is_due =
                 columns >= self.options.count && grown >= self.course.block.max(columns / 10);
-            let is_checked = self.checked.is_some_and(|steps| steps >= CHECKED_STEPS);
+            let is_checked = self
+                .checked
+                .is_some_and(|steps| steps >= CHECKED_STEPS[usize::from(self.wants_both_ends())]);
             if !(is_full || is_due || is_checked) {
                 continue;
             }
@@ -464,25 +467,33 @@ impl<'a, O: Operator> Search<'a, O> {
         })
     }
 
+    fn wants_both_ends(&self) -> bool {
+        self.options.which == Which::LargestMagnitude
+    }
+
     /// The largest value that the operator can have beside the wanted pairs, after `steps` steps
     /// from a block of noise.
     fn missed_beyond(&self, ritz: &Eigen<f64>, steps: usize) -> Option<f64> {
-        let next = *ritz.values.get(self.options.count)?;
+        let others = ritz.values.get(self.options.count..)?;
+        let next = *others.first()?;
         let largest = ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
-        // Each vector of the block fails by itself; of a square half as many steps are seen.
-        let steps = match self.options.which {
-            Which::LargestMagnitude => steps / 2,
-            _ => steps,
-        };
-        let each = (1.0 - CERTAINTY).powf(1.0 / self.course.block as f64);
+        // Each vector of the block fails by itself, and so does each end.
+        let ends = 1 + usize::from(self.wants_both_ends());
+        let failing = (1.0 - CERTAINTY) / ends as f64;
+        let each = failing.powf(1.0 / self.course.block as f64);
         let exponent =
             (1.648 * (self.order() as f64).sqrt() / each).ln() / (2 * steps).checked_sub(1)? as f64;
+        // The distance of an end from what was seen of it is at most this part of that of both ends.
         let part = exponent * exponent;
-        // The bound is relative to the distance from the other end of the spectrum.
         let beyond = |next: f64, end: f64| end + (next - end) / (1.0 - part);
-        (part < 1.0).then(|| match (self.course.accuracy, self.options.which) {
+        (ends as f64 * part < 1.0).then(|| match (self.course.accuracy, self.options.which) {
             (Accuracy::Singular(_), _) => beyond(next, 0.0),
-            (_, Which::LargestMagnitude) => next.abs() / (1.0 - part).sqrt(),
+            (_, Which::LargestMagnitude) => {
+                let lowest = others.iter().copied().fold(next, f64::min);
+                let highest = others.iter().copied().fold(next, f64::max);
+                let distance = (highest - lowest) / (1.0 - 2.0 * part);
+                (highest + part * distance).max(part * distance - lowest)
+            }
             (_, Which::Largest) => beyond(next, -largest),
             (_, Which::Smallest) => beyond(next, largest),
         })
