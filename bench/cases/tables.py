@@ -135,8 +135,8 @@ def bags(context: Context, model: str, k: int, *, shipped: bool = False) -> Case
     times = "all of which fit" if shipped else f"{rows_bytes / cache:.1f} times"
     return Case(
         f"bags-{model}-K{k}{'-shipped' if shipped else ''}",
-        f"{model} of the RecSSD paper, batches of {BATCH[model]}, trace {trace.kind.replace('=', ' = ')}: rows of {rows_bytes >> 20} MiB, {times} our "
-        f"cache, on pages of {trace.touched_bytes >> 20} MiB; budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
+        f"{model} of the RecSSD paper, batches of {BATCH[model]}, trace {trace.kind.replace('=', ' = ')}: rows of "
+        f"{rows_bytes >> 20} MiB, {times} our cache, on pages of {trace.touched_bytes >> 20} MiB; budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
         "IOPS",
         [
             leg(OURS, "ours"),
@@ -292,7 +292,8 @@ def hot(context: Context, year: str, *, fits: bool = False) -> Case:
             files=[trace],
             turned=True,
             notes=(
-                f"The rate counts row numbers looked up. All batches are looked up once before; the second half is timed, {HOT_PASSES} times.",
+                "The rate counts row numbers looked up. All batches are looked up once before; the second half is timed, "
+                f"{HOT_PASSES} times.",
             ),
         )
     return Case(

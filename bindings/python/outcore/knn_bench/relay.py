@@ -1,4 +1,4 @@
-"""A switch that delays: a TAP device for each of some machines, and frames that pass from one to another some time after they came.
+"""A switch that delays: a TAP device for each of some machines, whose frames pass to another one some time after they came.
 
 The kernel's own way to delay packets, the queueing discipline `netem`, is a module that many systems lack. A thread of this
 process does it here: it takes some 30 microseconds a frame, and wakes up late where all cores are busy, so that latency is at
