@@ -136,7 +136,8 @@ def bags(context: Context, model: str, k: int, *, shipped: bool = False) -> Case
     return Case(
         f"bags-{model}-K{k}{'-shipped' if shipped else ''}",
         f"{model} of the RecSSD paper, batches of {BATCH[model]}, trace {trace.kind.replace('=', ' = ')}: rows of "
-        f"{rows_bytes >> 20} MiB, {times} our cache, on pages of {trace.touched_bytes >> 20} MiB; budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
+        f"{rows_bytes >> 20} MiB, {times} our cache, on pages of {trace.touched_bytes >> 20} MiB; "
+        f"budget {memory >> 20} MiB, process limited to {limit >> 20} MiB",
         "IOPS",
         [
             leg(OURS, "ours"),
