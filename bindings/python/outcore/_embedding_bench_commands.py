@@ -49,7 +49,7 @@ MODE_NAMES = ("memory", "map", "map-random", "pages", "outcore")
 @click.option("--ladder", is_flag=True, help="Caches from none to all rows of a trace, each against tables in memory.")
 @click.option("--split", type=click.FloatRange(0, min_open=True), help="Split a cache for this part of a trace's rows.")
 @click.option("--results", type=click.Path(dir_okay=False), help="New JSON file for all results.")
-@click.option("--figures", type=click.Path(file_okay=False, exists=True), help="Folder for the figures of the results.")
+@click.option("--figures", type=click.Path(file_okay=False), help="Folder for the figures of the results.")
 @session_options
 def bench_embedding(
     folder: str,
