@@ -5,10 +5,10 @@
 
 use std::sync::{Condvar, Mutex};
 
-use outcore_core::{Error, Result};
-use outcore_device::{Locked, PANICKED};
+use outcore_core::Result;
+use outcore_device::Locked;
 
-use crate::readers::CHECK_EVERY;
+use crate::readers::wait_a_while;
 
 #[derive(Default)]
 pub(crate) struct Gate {
@@ -63,18 +63,7 @@ impl Gate {
     ) -> Result<()> {
         let mut holders = self.holders.locked();
         while is_held(&holders) {
-            let (again, late) = self
-                .changed
-                .wait_timeout(holders, CHECK_EVERY)
-                .expect(PANICKED);
-            holders = again;
-            if late.timed_out() {
-                drop(holders);
-                if !go_on() {
-                    return Err(Error::Cancelled);
-                }
-                holders = self.holders.locked();
-            }
+            holders = wait_a_while(&self.changed, holders, go_on)?;
         }
         hold(&mut holders);
         Ok(())
@@ -98,6 +87,8 @@ impl Drop for Alone<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use outcore_core::Error;
 
     use super::*;
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use hashbrown::HashMap;
 use outcore_core::Error;
-use outcore_device::{Locked, PANICKED};
+use outcore_device::Locked;
 
-use crate::readers::CHECK_EVERY;
+use crate::readers::wait_a_while;
 
 /// What is read at once, among all that a set reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,14 +56,7 @@ impl Inbox {
     ) -> Option<Vec<(u32, Delivery)>> {
         let mut arrived = self.arrived.locked();
         while arrived.len() < count {
-            let (again, late) = self
-                .changed
-                .wait_timeout(arrived, CHECK_EVERY)
-                .expect(PANICKED);
-            arrived = again;
-            if late.timed_out() && !go_on() {
-                return None;
-            }
+            arrived = wait_a_while(&self.changed, arrived, go_on).ok()?;
         }
         Some(std::mem::take(&mut arrived))
     }

@@ -1,6 +1,6 @@
 //! A semaphore: how many look-ups of a set may read at a time.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use outcore_core::{Error, Result};
@@ -30,14 +30,7 @@ impl Readers {
     pub(crate) fn acquire(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Permit<'_>> {
         let mut free = self.free.locked();
         while *free == 0 {
-            let (again, late) = self
-                .changed
-                .wait_timeout(free, CHECK_EVERY)
-                .expect(PANICKED);
-            free = again;
-            if late.timed_out() && !go_on() {
-                return Err(Error::Cancelled);
-            }
+            free = wait_a_while(&self.changed, free, go_on)?;
         }
         *free -= 1;
         Ok(Permit(self))
@@ -46,6 +39,22 @@ impl Readers {
 
 /// How often a caller that waits is asked whether to go on.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// Waits until something has changed, or for a while, after which the caller is asked.
+///
+/// # Errors
+/// [`Error::Cancelled`].
+pub(crate) fn wait_a_while<'a, T>(
+    changed: &Condvar,
+    held: MutexGuard<'a, T>,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<MutexGuard<'a, T>> {
+    let (held, late) = changed.wait_timeout(held, CHECK_EVERY).expect(PANICKED);
+    match late.timed_out() && !go_on() {
+        true => Err(Error::Cancelled),
+        false => Ok(held),
+    }
+}
 
 /// The same question, which may be asked at every step: it is passed on that often.
 pub(crate) fn now_and_then(go_on: &mut dyn FnMut() -> bool) -> impl FnMut() -> bool {

@@ -1,8 +1,8 @@
 """A switch that delays: a TAP device for each of some machines, whose frames pass to another one some time after they came.
 
 The kernel's own way to delay packets, the queueing discipline `netem`, is a module that many systems lack. A thread of this
-process does it here: it takes some 30 microseconds a frame, and wakes up late where all cores are busy, so that latency is at
-least what is asked for. Frames are longer than those of Ethernet, so that there are few of them.
+process does it here. It wakes up late where all cores are busy, so that latency is at least what is asked for. Frames are
+longer than those of Ethernet, so that there are few of them.
 """
 
 from __future__ import annotations

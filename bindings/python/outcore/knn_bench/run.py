@@ -94,7 +94,9 @@ def measure(
         "load_average": loads[0],
         "labels_sha256": digest,
     }
-    result |= {"bound": bind, "loopback": loopback, "k": neighbors, "cores": cores, "command": words}
+    # Where files are on this machine is of no use elsewhere.
+    command = [os.path.basename(word) if os.path.isabs(word) else word for word in words]
+    result |= {"bound": bind, "loopback": loopback, "k": neighbors, "cores": cores, "command": command}
     if wire is not None and before is not None:
         result |= {"rate": wire.rate, "latency_s": wire.latency_s, "counters_before": before, "counters_after": wire.counters()}
     return result

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 BURST = "128kb"
 """What a link passes at once after it was idle. Above what the kernel hands to a link as one packet, 64 KiB and a header for each
-frame: the token bucket would cut that into frames, each of which takes microseconds of the cores that compute."""
+frame: the token bucket would cut that into frames, each of which takes time of the cores that compute."""
 
 OVER_TCP = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",
     "UCX_TLS": "tcp,self",
-    # UCX reads and writes 8 KiB a system call by itself, which takes a tenth of a core's time at 600 Mbit/s.
+    # UCX reads and writes 8 KiB a system call by itself, which takes time from the core that computes.
     "UCX_TCP_TX_SEG_SIZE": "256kb",
     "UCX_TCP_RX_SEG_SIZE": "256kb",
     # Windows of Open MPI 4.1 with several threads: those of UCX, which leaves TCP out unless told.

@@ -242,8 +242,8 @@ impl<T: Real> Blocks<T> {
         self.bytes(part) + postings
     }
 
-    /// How dense rows are compared with one of these blocks of queries, where the operands of rounded
-    /// products may take so many bytes.
+    /// How dense rows are compared with one of these blocks of queries; the operands of rounded
+    /// products take at most `rounded_bytes`.
     pub(super) fn tile(&self, parts: &[BlockRows], rounded_bytes: u64) -> NeighborTile {
         let queries = TILE.queries.min(longest(parts).max(1));
         let tile = NeighborTile { queries, ..TILE };
