@@ -13,27 +13,34 @@ ROWS_A_PAGE = {256: 15, 128: 31, 64: 63}
 
 def placement(context: Context, name: str) -> Case:
     path = f"$OUTCORE_REAL_DATA/{FILES[name]}"
+    spec = {"path": path, "seed": 0}
     legs = [
-        Leg(f"outcore, rows of {size} B", "placement.pages", {"path": path, "rows_a_page": rows, "seed": 0})
-        for size, rows in ROWS_A_PAGE.items()
+        Leg(f"outcore, rows of {size} B", "placement.pages", {**spec, "rows_a_page": rows}) for size, rows in ROWS_A_PAGE.items()
+    ]
+    others = [
+        Leg(f"outcore, {what}, rows of 128 B", "placement.pages", {**spec, "rows_a_page": ROWS_A_PAGE[128], **given})
+        for what, given in (("by frequency", {"method": "frequency"}), ("a tenth of replicas", {"replicas": 0.1}))
     ]
     return Case(
         f"placement-{name}",
         f"items that a user of {name} has chosen are a bag; the placement is learned from half of the users, and pages are "
         "counted for the others",
         "IOPS",
-        legs,
+        [*legs, *others],
         [],
         Bound(note="the pages that the same tool reaches where it learns from the users that it is counted for"),
-        measures=tuple(
-            measure
-            for leg in legs
-            for measure in (
-                Measure(leg.name, "fewer", f"{leg.name}: rows in their given order", at_least=2.0),
-                Measure(leg.name, "of_own", f"{leg.name}: learned from the users that are counted", at_least=0.9),
-                Measure(leg.name, "own_fewer", f"{leg.name}: rows in their given order; learned from the users that are counted"),
-                Measure(leg.name, "fewer_than_shuffled", f"{leg.name}: rows in random order"),
-            )
+        measures=(
+            *(
+                measure
+                for leg in legs
+                for measure in (
+                    Measure(leg.name, "fewer", f"{leg.name}: rows in their given order", at_least=2.0),
+                    Measure(leg.name, "of_own", f"{leg.name}: learned from the users that are counted", at_least=0.9),
+                    Measure(leg.name, "own_fewer", f"{leg.name}: rows in their given order; learned from the users counted"),
+                    Measure(leg.name, "fewer_than_shuffled", f"{leg.name}: rows in random order"),
+                )
+            ),
+            *(Measure(leg.name, "fewer", f"{leg.name}: rows in their given order") for leg in others),
         ),
         needs=(path,),
         notes=(

@@ -337,5 +337,5 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
         for kind in ("uniform", "K=1")
     },
     **{f"hot-{year}": (lambda context, year=year: hot(context, year)) for year in HOT_REUSE},  # type: ignore[misc]
-    "hot-2021-fits": lambda context: hot(context, "2021", fits=True),
+    **{f"hot-{year}-fits": (lambda context, year=year: hot(context, year, fits=True)) for year in HOT_REUSE},  # type: ignore[misc]
 }

@@ -29,11 +29,12 @@ def pages(spec: dict[str, Any]) -> dict[str, Any]:
     random = np.random.default_rng(spec["seed"])
     order = random.permutation(int(users.max()) + 1)
     learned, rest = np.array_split(order, 2)
+    how = {"method": spec.get("method", "co-appearance"), "replicas": spec.get("replicas", 0.0), "held_out": 0.5}
     started = time.perf_counter()
-    found = placement(bags(users, items, [learned, rest]), count, spec["rows_a_page"], held_out=0.5)
+    found = placement(bags(users, items, [learned, rest]), count, spec["rows_a_page"], **how)
     seconds = time.perf_counter() - started
     # The counted half twice: it is learned from, and held out.
-    own = placement(bags(users, items, [rest, rest]), count, spec["rows_a_page"], held_out=0.5)
+    own = placement(bags(users, items, [rest, rest]), count, spec["rows_a_page"], **how)
     given, placed, best = found.given.pages, found.placed.pages, own.placed.pages
     shuffled = pages_of(*bags(users, items, [rest]), random.permutation(count) // spec["rows_a_page"])
     return {

@@ -209,7 +209,7 @@ def model(spec: Spec) -> Result:
     """
     import outcore as oc
     import torch
-    from outcore.embedding import Feature, TableSet
+    from outcore.embedding import JaggedBatch, TableSet
     from outcore.embedding_bench.networks import Model
 
     oc.configure(memory=spec["memory"])
@@ -222,11 +222,9 @@ def model(spec: Spec) -> Result:
     network = Model(shape, lambda lookups: []).eval().network
     dense = torch.rand(size, shape.dense, generator=torch.Generator().manual_seed(0))
     tables = TableSet(told["paths"], cache=spec["cache"], reading=spec["memory"] // 4)
+    lengths = np.repeat(told["lookups"], size)
 
-    def asked(number: int) -> list[Array]:
-        return np.split(np.array(ids[number]), ends[:-1])
-
-    def sums() -> Iterator[list[Array]]:
+    def sums() -> Iterator[Array]:
         if spec["mode"] == "network":
             yield from itertools.repeat(submit(0).result())
         coming = deque(submit(number) for number in range(spec["ahead"]))
@@ -236,7 +234,7 @@ def model(spec: Spec) -> Result:
                 coming.append(submit(number + spec["ahead"]))
 
     def submit(number: int) -> Any:
-        return tables.submit([Feature(table, part.reshape(size, -1)) for table, part in enumerate(asked(number))])
+        return tables.submit(JaggedBatch(np.array(ids[number]), lengths=lengths))
 
     def reads() -> int:
         return sum(one.units_read for one in tables.statistics.values())
@@ -246,7 +244,7 @@ def model(spec: Spec) -> Result:
     with torch.inference_mode():
         for number, found in enumerate(sums()):
             if spec["mode"] != "look-ups":
-                network(dense, [torch.from_numpy(rows) for rows in found])
+                network(dense, torch.from_numpy(found).split(shape.dim, 1))
             elapsed = time.perf_counter() - started
             done += number > warm
             if done and elapsed > spec["seconds"]:
@@ -254,7 +252,8 @@ def model(spec: Spec) -> Result:
             if number == warm or (number < warm and elapsed > spec["seconds"]):
                 warm, started, used, before = number, time.perf_counter(), processor_seconds(), reads()
     seconds, cpu, read = time.perf_counter() - started, processor_seconds() - used, reads() - before
-    error = worst(found, asked(0 if spec["mode"] == "network" else number), told["paths"], told["lookups"])
+    batch = np.split(np.array(ids[0 if spec["mode"] == "network" else number]), ends[:-1])
+    error = worst(np.split(found, len(batch), axis=1), batch, told["paths"], told["lookups"])
     facts = {"prepare_s": started - begun, "error": error, **({} if spec["mode"] == "network" else {"reads": read})}
     return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done * size), **facts}
 

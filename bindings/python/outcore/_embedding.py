@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
@@ -99,6 +99,41 @@ class Feature:
 
 
 @dataclass(frozen=True)
+class JaggedBatch:
+    """What a call asks of several tables of a set, in the form of TorchRec's `KeyedJaggedTensor` and of FBGEMM's table-batched
+    embeddings: few arrays for all features. Its result is one array, samples x elements of all features.
+
+    Parameters
+    ----------
+    ids : array of int32 or int64
+        Row numbers: those of the first feature, then those of the second, and so on; of each feature, sample by sample.
+    lengths : array of int32 or int64, optional
+        How many ids each bag has, in the same order: features x samples, or as many in one dimension.
+    offsets : array of int32 or int64, optional
+        Where each bag begins in `ids`, and the end, instead of `lengths`: features x samples + 1.
+    tables : sequence of int or str, optional
+        Table of each feature. Default: all tables of the set.
+    per_sample_weights : array of float32, optional
+        A factor for each id; of sums only.
+    mode : {"sum", "mean", "max"}
+    dtype : dtype, optional
+        Of the result: float32, float16 or bfloat16. Default: that of the tables, float32 if they differ.
+    """
+
+    ids: npt.ArrayLike
+    _: KW_ONLY
+    lengths: npt.ArrayLike | None = None
+    offsets: npt.ArrayLike | None = None
+    tables: Sequence[int | str] | None = None
+    per_sample_weights: npt.ArrayLike | None = None
+    mode: Mode = "sum"
+    dtype: npt.DTypeLike | None = None
+
+
+Features = Sequence[Feature] | JaggedBatch
+
+
+@dataclass(frozen=True)
 class _Source:
     """What a table is opened from."""
 
@@ -151,7 +186,7 @@ class _Served:
 class PendingLookUp:
     """A look-up on a thread of its own. `result` waits for it; `fileno` is for `select` and event loops."""
 
-    def __init__(self, native: _native.PendingLookUp, results: list[Any]) -> None:
+    def __init__(self, native: _native.PendingLookUp, results: Any) -> None:
         self._native, self._results = native, results
 
     def done(self) -> bool:
@@ -162,8 +197,8 @@ class PendingLookUp:
         """A descriptor that becomes readable when the result is there, and ends with it."""
         return self._native.fileno()
 
-    def result(self) -> list[Any]:
-        """The rows of each feature.
+    def result(self) -> Any:
+        """What `TableSet.look_up` returns for the same arguments.
 
         Raises
         ------
@@ -174,7 +209,7 @@ class PendingLookUp:
         return _checked(self._native.result(), self._results)
 
 
-def _checked(failed: list[tuple[int, int, Any]], results: list[Any]) -> list[Any]:
+def _checked(failed: list[tuple[int, int, Any]], results: Any) -> Any:
     """The results; where bags failed, the first one's error, which tells of the others."""
     if failed:
         error = failed[0][2]
@@ -280,8 +315,8 @@ class Table:
         if numbers.size == 0:
             numbers = numbers.astype(np.int64)
         numbers = np.where(numbers < 0, numbers + self._rows, numbers) if (numbers < 0).any() else numbers
-        (rows,) = _look_up(self._served, [_Asked.of(Feature(self._number, numbers.ravel()), self)], None)
-        return cast(Rows, rows.reshape(*numbers.shape, self.dim))
+        rows = _look_up(Feature(self._number, numbers.ravel()), self)
+        return rows.reshape(*numbers.shape, self.dim)
 
     def keep(self, ids: npt.ArrayLike) -> int:
         """Keeps rows in memory whatever else is looked up, such as those that a profile found to be looked up most.
@@ -430,6 +465,7 @@ class TableSet:
         served = _Served(session or default_session(), sources, _bytes(cache), policy, _bytes(reading), readers)
         self._served = served
         self._tables = [Table(served, number) for number in range(len(sources))]
+        self._joined = _Joined.of(self._tables)
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -444,18 +480,19 @@ class TableSet:
             table = self.names.index(table)
         return self._tables[table]
 
-    def look_up(self, features: Sequence[Feature], *, concatenate: bool = False) -> Any:
+    def look_up(self, features: Features, *, concatenate: bool = False) -> Any:
         """Looks features up, with all reads in flight at once.
 
         Parameters
         ----------
-        features : sequence of Feature
+        features : sequence of Feature, or JaggedBatch
         concatenate : bool
-            Whether the results are one array, side by side, as the first layer of a network takes them.
+            Whether the results are one array, side by side, as the first layer of a network takes them. Those of a `JaggedBatch`
+            always are.
 
         Returns
         -------
-        list of arrays, bags x elements; or one array, bags x elements of all features
+        list of arrays, bags x elements; or one array, bags x elements of all features, of float32 if their types differ
 
         Raises
         ------
@@ -465,16 +502,18 @@ class TableSet:
             Where rows could not be read. The error has `failed`, each bag that needed one of them, and `results`, in which all
             other bags are complete and those are NaN.
         """
-        results = _look_up(self._served, self._asked(features), None)
-        return np.concatenate(results, axis=1) if concatenate else results
+        asked = self._asked(features)
+        results, places = asked.results(concatenate)
+        return _checked(self._served.native.look_up(asked.native, places, None), results)
 
-    def submit(self, features: Sequence[Feature], *, time: int | None = None) -> PendingLookUp:
+    def submit(self, features: Features, *, time: int | None = None, concatenate: bool = False) -> PendingLookUp:
         """The same on a thread of the set, while the caller computes. `time` is what `announce` or `prefetch` returned for these
         features."""
         asked = self._asked(features)
-        return PendingLookUp(self._served.native.submit([one.native for one in asked], time), [one.out for one in asked])
+        results, places = asked.results(concatenate)
+        return PendingLookUp(self._served.native.submit(asked.native, places, time), results)
 
-    def announce(self, features: Sequence[Feature]) -> int:
+    def announce(self, features: Features) -> int:
         """Tells what will be looked up: of the rows in memory, those stay that are looked up next. What it returns is passed to
         `submit`, in the order of the announcements. Takes 96 bytes of memory for each id until then.
 
@@ -482,16 +521,16 @@ class TableSet:
         ------
         ArgumentError, OverBudgetError
         """
-        return self._served.native.announce([one.native for one in self._asked(features)])
+        return self._served.native.announce(self._asked(features).native)
 
     def withdraw(self, time: int) -> None:
         """What was announced for this time and before will not be looked up."""
         self._served.native.withdraw(time)
 
-    def prefetch(self, features: Sequence[Feature]) -> int:
+    def prefetch(self, features: Features) -> int:
         """Reads rows into memory that are looked up soon, where they stay until then if there is room, and waits for the reads.
         What it returns is passed to `submit`, in the order of the prefetches."""
-        return self._served.native.prefetch([one.native for one in self._asked(features)])
+        return self._served.native.prefetch(self._asked(features).native)
 
     def train(
         self,
@@ -531,7 +570,7 @@ class TableSet:
         given = orders or [None] * len(features)
         asked = []
         for feature, gradient, order in zip(features, gradients, given, strict=True):
-            (native, _, _), _ = _Asked.of(feature, self[feature.table])
+            native = _Asked.of(feature, self[feature.table]).native
             permutation = None if order is None else np.ascontiguousarray(order, np.int64)
             asked.append((native, np.ascontiguousarray(gradient, np.float32), permutation))
         self._served.native.train(asked, optimizer, lr, betas, eps)
@@ -569,8 +608,12 @@ class TableSet:
         self._served.replace({table._number: self._served.sources[table._number] for table in readers})
         return [table.version for table in readers] != before
 
-    def _asked(self, features: Sequence[Feature]) -> list[_Asked]:
-        return [_Asked.of(feature, self[feature.table]) for feature in features]
+    def _asked(self, features: Features) -> _Call:
+        if isinstance(features, JaggedBatch):
+            given = features.tables
+            return _jagged(features, self._joined if given is None else _Joined.of([self[table] for table in given]))
+        asked = [_Asked.of(feature, self[feature.table]) for feature in features]
+        return _Call([one.native for one in asked], [one.result for one in asked])
 
     @property
     def statistics(self) -> dict[str, Statistics]:
@@ -581,20 +624,107 @@ class TableSet:
         return f"<TableSet of {len(self)} tables>"
 
 
-def _look_up(served: _Served, asked: Sequence[_Asked], time: int | None) -> list[Any]:
-    failed = served.native.look_up([one.native for one in asked], time)
-    return _checked(failed, [one.out for one in asked])
+class _Result(NamedTuple):
+    """Of a feature."""
+
+    bags: int
+    dim: int
+    dtype: np.dtype[Any]
+
+    def empty(self) -> tuple[Rows, tuple[npt.NDArray[Any], str]]:
+        """Memory for it, and the same as the native half takes it."""
+        rows, name = np.empty((self.bags, self.dim), self.dtype), _name(self.dtype)
+        return rows, (rows.view(np.uint16) if name == "bfloat16" else rows, name)
+
+
+class _Call(NamedTuple):
+    """Features as the native half takes them, and what their results are."""
+
+    native: Any
+    asked: list[_Result]
+    is_batch: bool = False
+    """One result for all features."""
+
+    def results(self, concatenate: bool) -> tuple[Any, list[tuple[npt.NDArray[Any], str]]]:
+        """Memory for the results, and the same as the native half takes it."""
+        if concatenate or self.is_batch:
+            rows, place = self._side_by_side().empty()
+            return rows, [place]
+        made = [result.empty() for result in self.asked]
+        return [rows for rows, _ in made], [place for _, place in made]
+
+    def _side_by_side(self) -> _Result:
+        bags = {result.bags for result in self.asked}
+        if len(bags) != 1:
+            raise ShapeError(f"results of {sorted(bags)} bags cannot be side by side")
+        return _Result(bags.pop(), sum(result.dim for result in self.asked), _common(result.dtype for result in self.asked))
+
+
+class _Joined(NamedTuple):
+    """Tables whose results are side by side: their numbers, their elements together, and the type of those."""
+
+    numbers: list[int]
+    dim: int
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, tables: Sequence[Table]) -> _Joined:
+        numbers, dims = [table._number for table in tables], [table.dim for table in tables]
+        return cls(numbers, sum(dims), _common(table.dtype for table in tables))
+
+
+def _common(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
+    found = set(dtypes)
+    return found.pop() if len(found) == 1 else np.dtype(np.float32)
+
+
+def _jagged(batch: JaggedBatch, tables: _Joined) -> _Call:
+    ids = _integers(batch.ids, "ids")
+    if ids.ndim != 1:
+        raise ShapeError(f"ids of shape {ids.shape}, which are no list")
+    lengths, features = _lengths(batch), len(tables.numbers)
+    if not features or lengths.size % features:
+        raise ShapeError(f"{lengths.size} lengths are no equal numbers of bags for {features} features")
+    bags = lengths.size // features
+    if lengths.ndim != 1 and lengths.shape != (features, bags):
+        raise ShapeError(f"lengths of shape {lengths.shape} for {features} features, which are the rows")
+    weights = batch.per_sample_weights
+    if weights is not None:
+        weights = np.ascontiguousarray(weights, np.float32)
+        if weights.shape != ids.shape:
+            raise ShapeError(f"per_sample_weights of shape {weights.shape} for ids of {ids.shape}")
+    native = (tables.numbers, ids, lengths.ravel(), batch.mode, weights)
+    return _Call(native, [_Result(bags, tables.dim, _dtype(batch.dtype) or tables.dtype)], is_batch=True)
+
+
+def _lengths(batch: JaggedBatch) -> npt.NDArray[Any]:
+    if batch.lengths is not None and batch.offsets is None:
+        return _integers(batch.lengths, "lengths")
+    if batch.lengths is not None or batch.offsets is None:
+        raise ArgumentError("either offsets or lengths")
+    offsets = _integers(batch.offsets, "offsets")
+    if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0:
+        raise ShapeError("offsets of all bags are a list that begins with 0 and ends with the number of ids")
+    if len(found := np.flatnonzero(offsets[1:] < offsets[:-1])):
+        at = int(found[0]) + 1
+        raise ArgumentError(f"offset {offsets[at]} of bag {at} is less than {offsets[at - 1]}, the one before it")
+    return np.diff(offsets)
+
+
+def _look_up(feature: Feature, table: Table) -> Rows:
+    asked = _Asked.of(feature, table)
+    rows, place = asked.result.empty()
+    return cast(Rows, _checked(table._served.native.look_up([asked.native], [place], None), [rows])[0])
 
 
 class _Asked(NamedTuple):
-    """A feature as the native half takes it, and where its result goes."""
+    """A feature as the native half takes it, and what its result is."""
 
     native: tuple[Any, ...]
-    out: Any
+    result: _Result
 
     @classmethod
-    def of(cls, feature: Feature, table: Table, out: Any = None, stored: Any = None) -> _Asked:
-        """`out` is what the caller gets, `stored` the same memory as NumPy has it; by default both are a new array."""
+    def of(cls, feature: Feature, table: Table) -> _Asked:
         try:
             ids = _integers(feature.ids, "ids")
             kind, given, length, bags = _bags(feature, ids)
@@ -609,15 +739,9 @@ class _Asked(NamedTuple):
                 raise ArgumentError(f"padding_idx {padding} is no row of {len(table)}")
         except (ArgumentError, ShapeError) as error:
             raise type(error)(f"{table.name}: {error}") from None
-        dtype = _dtype(feature.dtype) or table.dtype
-        if stored is None:
-            out = stored = np.empty((bags, table.dim), dtype)
-        name = _name(dtype)
         padding = padding + len(table) if padding is not None and padding < 0 else padding
-        if _name(stored.dtype) == "bfloat16":
-            stored = stored.view(np.uint16)
-        asked = (table._number, ids.ravel(), kind, given, length, feature.mode, weights, padding)
-        return cls((asked, stored, name), out)
+        native = (table._number, ids.ravel(), kind, given, length, feature.mode, weights, padding)
+        return cls(native, _Result(bags, table.dim, _dtype(feature.dtype) or table.dtype))
 
 
 def _integers(numbers: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
@@ -726,8 +850,7 @@ class EmbeddingBag:
         if np.ndim(ids) == 1 and offsets is None and lengths is None:
             raise ArgumentError("ids of one dimension need offsets or lengths; table[ids] are rows without bags")
         feature = self._feature(ids, offsets, per_sample_weights, lengths)
-        (rows,) = _look_up(self.table._served, [_Asked.of(feature, self.table)], None)
-        return cast(Rows, rows)
+        return _look_up(feature, self.table)
 
     def __repr__(self) -> str:
         return f"EmbeddingBag({self.table!r}, mode={self.mode!r})"

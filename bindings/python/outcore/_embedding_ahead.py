@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ._embedding import Feature, PendingLookUp, TableSet
+from ._embedding import Features, PendingLookUp, TableSet
 from .errors import ArgumentError
 
 Batch = TypeVar("Batch")
@@ -15,11 +15,11 @@ Batch = TypeVar("Batch")
 def look_ahead(
     tables: TableSet,
     batches: Iterable[Batch],
-    features: Callable[[Batch], Sequence[Feature]],
+    features: Callable[[Batch], Features],
     *,
     steps: int = 4,
     known: int | None = None,
-) -> Iterator[tuple[Batch, list[Any]]]:
+) -> Iterator[tuple[Batch, Any]]:
     """Goes through batches, such as those of an `outcore.data.Loader`, each with the rows that it looks up.
 
     The next batches are looked up while the caller computes. Of the rows in memory those stay that the batches known so far look
@@ -48,7 +48,7 @@ def look_ahead(
 
     Yields
     ------
-    batch, list of arrays
+    batch, list of arrays or array
         As `TableSet.look_up` returns them.
 
     Raises
@@ -59,7 +59,7 @@ def look_ahead(
         raise ArgumentError(f"steps={steps}: rows are looked up at least one batch ahead")
     if any(table.writable for table in tables):
         raise ArgumentError("rows of writable tables change between a look-up ahead of time and its turn")
-    announced: deque[tuple[Batch, Sequence[Feature], int]] = deque()
+    announced: deque[tuple[Batch, Features, int]] = deque()
     coming: deque[tuple[Batch, PendingLookUp]] = deque()
     source, time = iter(batches), 0
 

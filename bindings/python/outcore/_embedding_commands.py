@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._commands import say, session_of, session_options
+from ._units import parse_bytes
 
 if TYPE_CHECKING:
     from .embedding import PlacementMethod, Table
@@ -130,12 +131,18 @@ def inspect_table(table: tuple[str, ...], tensor: str | None, as_json: bool, **o
 @click.argument("ids", type=click.Path(exists=True, dir_okay=False))
 @click.option("--row-bytes", type=click.IntRange(1), default=128, show_default=True, help="Of a stored row.")
 @click.option("--picture", type=click.Path(dir_okay=False), help="Where reuse and miss curves are drawn: .png or .svg.")
+@click.option("--hot", type=click.Path(dir_okay=False), help="A .npy file for the rows that Table.keep is to be given.")
+@click.option("--cache", metavar="SIZE", default="64MiB", show_default=True, help="Memory for them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
-def profile(ids: str, row_bytes: int, picture: str | None, as_json: bool) -> None:
+def profile(ids: str, row_bytes: int, picture: str | None, hot: str | None, cache: str, as_json: bool) -> None:
     """Say what a cache of any size would save for IDS, a .npy file of row numbers in the order of their look-ups."""
-    from ._embedding_profile import draw, facts, profile_of
+    import numpy as np
+
+    from ._embedding_profile import SLOT_BYTES, draw, facts, hottest, profile_of
 
     found = profile_of(_numbers(ids), row_bytes)
+    if hot is not None:
+        np.save(hot, hottest(_numbers(ids), parse_bytes(cache, "cache") // (row_bytes + SLOT_BYTES)))
     print(json.dumps(facts(found)) if as_json else "\n".join(found.lines()))
     if picture is not None:
         draw(found, picture)

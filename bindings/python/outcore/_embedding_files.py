@@ -10,13 +10,13 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._embedding import SAFETENSORS, Feature, Optimizer, Rows, Table, _Asked, _dtype, _integers, _look_up
+from ._embedding import SAFETENSORS, Feature, Optimizer, Rows, Table, _dtype, _integers, _look_up
 from ._embedding_placement import Placement
 from ._files import refusal
 from ._session import Session, default_session
@@ -282,8 +282,7 @@ class _Rows:
 
     def read(self, numbers: npt.NDArray[Any], dtype: npt.DTypeLike = np.float32) -> Rows:
         if self.table is not None:
-            feature = Feature(self.table._number, numbers, dtype=dtype)
-            return cast(Rows, _look_up(self.table._served, [_Asked.of(feature, self.table)], None)[0])
+            return _look_up(Feature(self.table._number, numbers, dtype=dtype), self.table)
         if self.array is None:
             made = np.zeros((len(numbers), self.dim)) if self.init is None else self.init(numbers)
             rows = np.ascontiguousarray(made, np.float32)

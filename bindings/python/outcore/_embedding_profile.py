@@ -13,7 +13,7 @@ from . import _native
 from ._units import show_bytes
 from .errors import ArgumentError
 
-__all__ = ["POLICIES", "Profile", "draw", "profile_of"]
+__all__ = ["POLICIES", "Profile", "draw", "hottest", "profile_of"]
 
 POLICIES = ("static", "lru", "s3-fifo", "belady")
 """The rows that occur most; the two that a table can have; and the best that is possible where all look-ups are known."""
@@ -67,6 +67,12 @@ def profile_of(ids: npt.ArrayLike, row_bytes: int, *, policies: Sequence[str] = 
         policy: tuple(one / count for one in _native.cache_misses(numbers, policy, cache_rows, rate)) for policy in policies
     }
     return Profile(len(numbers), rows, tuple(shares), tuple(cache_rows), misses, row_bytes)
+
+
+def hottest(ids: npt.ArrayLike, rows: int) -> npt.NDArray[np.uint64]:
+    """So many of the rows that are looked up most, in the order of how often they are: for `Table.keep`."""
+    found, counts = np.unique(np.asarray(ids).ravel(), return_counts=True)
+    return found[np.argsort(-counts, kind="stable")[:rows]].astype(np.uint64)
 
 
 def draw(profile: Profile, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ MEMORY = "64MiB"
     "--simulate",
     type=click.IntRange(2, 4096),
     metavar="RANKS",
-    help="Also simulate, up to this number of ranks, by constants of the runs of 2, mpi among them.",
+    help="Also simulate, up to this number of ranks, by constants of the runs of 2, mpi among them; with --bind, where ranks "
+    "share cores, also by runs of 2 on one core.",
 )
 @session_options
 def bench_knn(
@@ -95,17 +97,22 @@ def bench_knn(
         if options[name] is not None
         for word in (f"--{name}", str(options[name]))
     ]
-    found: list[dict[str, Any]] = []
-    for count in ranks:
+
+    def runs(count: int, cores: int | None = None) -> list[dict[str, Any]]:
         factor = count if weak else 1
         own = replace(size, rows=size.rows * factor, queries=size.queries * factor)
         train, test = written(folder, own, seed=seed, skew=skew)
         facts = {"workload": workload, "weak": weak, "skew": skew, "equal_slots": equal_slots, "seed": seed}
         case = {"train": train, "test": test, "neighbors": neighbors, "rate": rate, "latency_s": latency / 1000, "bind": bind}
-        case |= {"loopback": loopback, "timeout_s": timeout}
-        found += _case(count, designs, times, memory, equal_slots, given, facts, results, not as_json, case)
+        case |= {"loopback": loopback, "timeout_s": timeout, "cores": cores}
+        return _case(count, designs, times, memory, equal_slots, given, facts, results, not as_json, case)
+
+    found = [one for count in ranks for one in runs(count)]
     told = _told(found)
-    predicted = _simulated(found, simulate) if simulate is not None else []
+    predicted = []
+    if simulate is not None:
+        shares_cores = bind and max(ranks) > len(os.sched_getaffinity(0))
+        predicted = _simulated(found, simulate, runs(2, cores=1) if shares_cores else [])
     drawn = _drawn(found, predicted, figures)
     if as_json:
         say({"results": found, "hidden": told, "predicted": predicted, "figures": drawn}, True)
@@ -178,6 +185,7 @@ def _keep(one: dict[str, Any], folder: Path) -> None:
             else ["loopback"] * one["loopback"]
         )
         + ["bound"] * one["bound"]
+        + ["1core"] * (one["cores"] == 1)
         + [f"{one['memory'] >> 20}MiB", f"k{one['k']}", f"seed{one['seed']}"]
         + [f"{one['n_ranks']}ranks", one["design"], str(one["time"])]
     )
@@ -200,10 +208,10 @@ def _told(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"n_ranks": count, **one} for count in counts for one in hidden([run for run in found if run["n_ranks"] == count])]
 
 
-def _simulated(found: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+def _simulated(found: list[dict[str, Any]], most: int, crowded: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from .knn_bench.simulation import predictions
 
-    return predictions(found, most)
+    return predictions(found, most, crowded)
 
 
 def _show(told: list[dict[str, Any]], predicted: list[dict[str, Any]], drawn: list[str]) -> None:

@@ -26,6 +26,14 @@ STORED = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: 
 """What NumPy sees of a tensor's memory."""
 
 
+class _LookedUp(NamedTuple):
+    """A feature as the native half takes it, its memory for the result, and the tensor on that."""
+
+    native: tuple[Any, ...]
+    place: tuple[npt.NDArray[Any], str]
+    out: Tensor
+
+
 class _Submitted(NamedTuple):
     """A look-up of these arguments, as their tensors were then."""
 
@@ -76,17 +84,17 @@ class _OnTable(nn.Module, ABC):
             )
         return super().__getattr__(name)
 
-    def _asked(self, feature: Feature, shape: tuple[int, ...]) -> _Asked:
+    def _asked(self, feature: Feature, shape: tuple[int, ...]) -> _LookedUp:
         """The look-up of a feature into a new tensor, without a copy."""
         rows = int(np.prod(shape, dtype=np.int64))
         out = torch.empty((rows, self.table.dim), dtype=self.dtype)
         stored = (out.view(torch.uint16) if self.dtype == torch.bfloat16 else out).numpy()
-        asked = _Asked.of(feature, self.table, out.view(*shape, self.table.dim), stored)
         # The type of the memory is that of the tensor, whatever NumPy sees of it.
-        return asked._replace(native=(*asked.native[:-1], DTYPES[self.dtype]))
+        place = (stored, DTYPES[self.dtype])
+        return _LookedUp(_Asked.of(feature, self.table).native, place, out.view(*shape, self.table.dim))
 
     @abstractmethod
-    def _feature(self, *given: Any) -> _Asked:
+    def _feature(self, *given: Any) -> _LookedUp:
         """The look-up of a call's arguments."""
 
     @abstractmethod
@@ -100,7 +108,7 @@ class _OnTable(nn.Module, ABC):
             self._loading = [one for one in self._loading if not one.done()]
             self._loading.append(PendingLookUp(self.table._served.native.submit_load([asked.native]), []))
             return
-        native = self.table._served.native.submit([asked.native], None)
+        native = self.table._served.native.submit([asked.native], [asked.place], None)
         self._ahead.append(_Submitted(given, _versions(given), PendingLookUp(native, [asked.out])))
 
     def _taken(self, given: tuple[Any, ...]) -> Tensor | None:
@@ -128,9 +136,9 @@ class _OnTable(nn.Module, ABC):
         on_cpu = not isinstance(ids, Tensor) or ids.device.type == "cpu"
         return found if on_cpu else found.to(ids.device, non_blocking=True)
 
-    def _now(self, asked: _Asked) -> Tensor:
+    def _now(self, asked: _LookedUp) -> Tensor:
         began = time.perf_counter()
-        failed = self.table._served.native.look_up([asked.native], None)
+        failed = self.table._served.native.look_up([asked.native], [asked.place], None)
         self.stall_seconds += time.perf_counter() - began
         return cast(Tensor, _checked(failed, [asked.out])[0])
 
@@ -193,7 +201,7 @@ class _LookUp(torch.autograd.Function):
         # Copies, since the caller may use its tensors again before the step.
         given = tuple(one.clone() if isinstance(one, Tensor) else one for one in given)
         asked = module._feature(*given)
-        ctx.module, ctx.ids, ctx.feature = module, given[0], asked.native[0]
+        ctx.module, ctx.ids, ctx.feature = module, given[0], asked.native
         return module._now(asked)
 
     @staticmethod
@@ -218,21 +226,21 @@ class Embedding(_OnTable):
     def __init__(self, table: Table | PathLike, *, padding_idx: int | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__(table, padding_idx, dtype)
 
-    def _feature(self, ids: Any) -> _Asked:
+    def _feature(self, ids: Any) -> _LookedUp:
         numbers = np.asarray(_array(ids))
         return self._asked(Feature(self.table._number, numbers.ravel(), padding_idx=self.padding_idx), numbers.shape)
 
     def _order(self, ids: Tensor) -> None:
         return None
 
-    def submit(self, ids: Tensor) -> None:
+    def submit(self, input: Tensor) -> None:  # noqa: A002
         """Begins to look up on another thread what a later call with this tensor returns, unless it changes before. Rows of a
         table that is trained are read into the cache."""
-        self._submit((ids,))
+        self._submit((input,))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Rows: the shape of `ids`, and elements."""
-        return self._rows((ids,))
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Rows: the shape of `input`, which are ids, and elements."""
+        return self._rows((input,))
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, table={self.table.name!r}"
@@ -271,7 +279,7 @@ class EmbeddingBag(_OnTable):
         self.mode: Mode = mode
         self.include_last_offset = include_last_offset
 
-    def _feature(self, ids: Any, offsets: Any, weights: Any) -> _Asked:
+    def _feature(self, ids: Any, offsets: Any, weights: Any) -> _LookedUp:
         numbers = np.asarray(_array(ids))
         if numbers.ndim == 1 and offsets is None:
             raise ArgumentError("ids of one dimension need offsets")
@@ -296,16 +304,16 @@ class EmbeddingBag(_OnTable):
             order = (is_member.cumsum(0) - 1)[order[is_member[order]]]
         return cast("npt.NDArray[np.int64]", order.numpy())
 
-    def submit(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> None:
+    def submit(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> None:  # noqa: A002
         """Begins to look up on another thread what a later call with these tensors returns. Rows of a table that is trained are
         read into the cache."""
         _refuse_gradients(per_sample_weights)
-        self._submit((ids, offsets, per_sample_weights))
+        self._submit((input, offsets, per_sample_weights))
 
-    def forward(self, ids: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        """Bags and elements."""
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:  # noqa: A002
+        """Bags and elements; `input` are ids."""
         _refuse_gradients(per_sample_weights)
-        return self._rows((ids, offsets, per_sample_weights))
+        return self._rows((input, offsets, per_sample_weights))
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}, table={self.table.name!r}"

@@ -19,7 +19,7 @@ from ._settings import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
 from ._spectra import Method, components_of, convergence, native_options
 from ._team import AllRows, together
-from .errors import ArgumentError, DTypeError, ShapeError
+from .errors import ArgumentError, DTypeError, OverBudgetError, ShapeError
 from .linalg import csrmm
 
 __all__ = ["PCA", "TruncatedSVD"]
@@ -37,6 +37,15 @@ ITERATION_TOL = 1e-6
 
 OPERATIONS_A_BYTE = 64
 """Of dense products, while a byte is read."""
+
+SCATTERED = (5, 25)
+"""How many times longer an operation takes whose result goes anywhere in a covariance than one of products with sparse rows:
+where the covariance fits `CACHED_BYTES`, and where it does not."""
+
+CACHED_BYTES = 8 << 20
+
+SEARCHED = 500
+"""Of these operations, what the search in a covariance takes for each of its elements."""
 
 NARROW = 3
 """How many times longer an operation takes in products with a few columns than in those that make a covariance."""
@@ -57,7 +66,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     ----------
     n_components : int, float or None
         How many components: 1 ... min(n_samples, n_features); or, between 0 and 1, as few as explain more than this part of the
-        variance; or all of them. Of sparse rows an int or None.
+        variance; or all of them.
     whiten : bool
         Scale the result of `transform` to unit variance.
     memory : int or str, optional
@@ -89,10 +98,12 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
     Notes
     -----
-    Components of sparse rows come from products with the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes,
-    and need memory, or scratch, for some n_components vectors of n_features. So do a given number of components of dense rows
-    where a covariance would take more operations, counting 64 for a byte that is read: of more than 15,048 features for 50
-    components of float64, unless means are more than 100 times the deviations.
+    Where a covariance would take more operations, or of sparse rows more memory than there is, components come from products with
+    the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes, and need memory, or scratch, for some n_components
+    vectors of n_features. Of dense rows that is so for a given number of components, counting 64 operations for a byte that is
+    read: of more than 15,048 features for 50 components of float64, unless means are more than 100 times the deviations. The
+    covariance of sparse rows takes a product for each pair of entries of a row; where columns are far from zero, it loses twice
+    the digits of mean / deviation. Sparse rows that are stored by columns have no covariance here.
 
     Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 
@@ -147,8 +158,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
                 raise ArgumentError(f"the ranks have {samples} sample(s), but at least 2 are needed")
             count, variance = self._wanted(samples, X.shape[1])
             found = None
-            if _is_sparse(X) or (team is None and count is not None and _is_iterated(X.shape, computed(X).itemsize, count)):
-                found = self._iterated_fit(X, session, run, count, variance)
+            if _is_sparse(X):
+                found = self._sparse_fit(X, session, run, count, variance)
+            elif team is None and count is not None and _is_iterated(X.shape, computed(X).itemsize, count):
+                found = self._iterated_fit(X, session, run, count)
             if found is not None:
                 self._keep(found, computed(X))
                 return self
@@ -156,21 +169,36 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             self._keep(run(job, "finding components"), computed(X))
         return self
 
-    def _iterated_fit(
-        self, X: Any, session: Session, run: Run, count: int | None, variance: float | None
-    ) -> dict[str, Any] | None:
-        """What the covariance gives, by an iteration on the centred matrix; None for dense rows too far from zero for that."""
-        if variance is not None:
-            raise ArgumentError(
-                f"n_components={variance} is a part of the variance, which takes dense rows; of sparse ones give an int"
-            )
-        samples, features = X.shape
+    def _sparse_fit(self, X: Any, session: Session, run: Run, count: int | None, variance: float | None) -> dict[str, Any]:
+        """What the covariance gives, where it is the shorter way and there is memory for it, or else the iteration."""
         matrix, columns = _columns(X, session, run)
-        if not _is_sparse(X) and samples * (columns["mean"] ** 2).sum() > MEAN_MOST * columns["m2"].sum():
+        if variance is not None and matrix.format != "csr":
+            raise ArgumentError(f"n_components={variance} is a part of the variance, which takes rows that are stored by rows")
+        kept = count or min(X.shape)
+        if variance is not None or (matrix.format == "csr" and _is_summed(X.shape, X.nnz, kept)):
+            try:
+                job = _native.sparse_pca_fit(session._inner, matrix, columns["mean"], count, variance, self._seed())
+                return run(job, "finding components")
+            except OverBudgetError:
+                if variance is not None:
+                    raise
+        return self._iterated(matrix, columns, X.shape, session, run, kept)
+
+    def _iterated_fit(self, X: Any, session: Session, run: Run, count: int) -> dict[str, Any] | None:
+        """What the covariance gives, by the iteration; None for rows too far from zero for that."""
+        matrix, columns = _columns(X, session, run)
+        if len(X) * (columns["mean"] ** 2).sum() > MEAN_MOST * columns["m2"].sum():
             return None
-        options = native_options(count or min(samples, features), tol=ITERATION_TOL, random_state=self._seed())
+        return self._iterated(matrix, columns, X.shape, session, run, count)
+
+    def _iterated(
+        self, matrix: Any, columns: dict[str, Any], shape: tuple[int, int], session: Session, run: Run, count: int
+    ) -> dict[str, Any]:
+        """Components by an iteration on the centred matrix."""
+        samples, features = shape
+        options = native_options(count, tol=ITERATION_TOL, random_state=self._seed())
         found = run(_native.svds(session._inner, matrix, options, columns["mean"]), "finding components")
-        convergence(found, ITERATION_TOL, stacklevel=4)
+        convergence(found, ITERATION_TOL, stacklevel=5)
         freedom = max(samples - 1, 1)
         values = found["values"][::-1]
         return {
@@ -516,6 +544,16 @@ def _is_iterated(shape: tuple[int, int], element_bytes: int, count: int) -> bool
     block = 16
     passes = 12 + 3 * count / block
     return passes * (4 * NARROW * block + OPERATIONS_A_BYTE * element_bytes) < features and samples > count
+
+
+def _is_summed(shape: tuple[int, int], entries: int, count: int) -> bool:
+    """Whether components of sparse rows come from a covariance: where its operations are fewer than those of the iteration."""
+    samples, features = shape
+    block = 16
+    passes = 12 + 3 * count / block
+    pairs = entries * (entries / max(samples, 1) + 1) / 2
+    scattered = SCATTERED[4 * features**2 > CACHED_BYTES]
+    return scattered * pairs + SEARCHED * features**2 < passes * 4 * block * entries
 
 
 def _columns(x: Any, session: Session, run: Run) -> tuple[Any, dict[str, Any]]:

@@ -10,7 +10,8 @@ Rows are read where they are: in `.npy`, safetensors and GGUF files, one or many
     bag = EmbeddingBag(table, mode="sum")
     sums = bag(ids, offsets)                                    # as torch.nn.EmbeddingBag; a NumPy array
 
-Several tables that are looked up together, such as those of a recommender, are a `TableSet`: one call reads for all of them.
+Several tables that are looked up together, such as those of a recommender, are a `TableSet`: one call reads for all of them, by a
+list of features, or for hundreds of them by a `JaggedBatch` of few arrays.
 `look_ahead` goes through the batches of a loader and reads the rows of the next ones meanwhile.
 `create` makes a table that is trained or updated, version by version, while others read it. `outcore.torch` has the same as
 modules and optimizers of PyTorch.
@@ -22,6 +23,7 @@ from ._embedding import (
     EmbeddingBag,
     Failed,
     Feature,
+    JaggedBatch,
     Mode,
     Optimizer,
     PendingLookUp,
@@ -38,6 +40,7 @@ __all__ = [
     "EmbeddingBag",
     "Failed",
     "Feature",
+    "JaggedBatch",
     "Mode",
     "Optimizer",
     "PagesTouched",

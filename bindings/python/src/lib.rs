@@ -76,7 +76,7 @@ mod _native {
     #[pymodule_export]
     use crate::neighbors::{nearest_rows, neighbors_graph};
     #[pymodule_export]
-    use crate::pca::{affine, pca_fit};
+    use crate::pca::{affine, pca_fit, sparse_pca_fit};
     #[pymodule_export]
     use crate::placement::place_rows;
     #[pymodule_export]

@@ -12,6 +12,7 @@ use crate::matrix::operand;
 use crate::matrix::{self, output};
 use crate::ranks::Team;
 use crate::session::Session;
+use crate::sparse::SparseMatrix;
 
 /// The result of `pca_fit`; `components` is flat, row after row.
 pub(crate) fn dictionary(py: Python<'_>, model: Pca) -> PyResult<Py<PyAny>> {
@@ -39,11 +40,7 @@ pub(crate) fn pca_fit(
     seed: u64,
     team: Option<Bound<'_, Team>>,
 ) -> PyResult<Job> {
-    let components = match (count, variance) {
-        (Some(count), _) => Components::Count(count),
-        (None, Some(part)) => Components::Variance(part),
-        (None, None) => Components::All,
-    };
+    let components = wanted(count, variance);
     let (session, x) = (session.get()?, operand(x)?);
     let Some(team) = team else {
         return Job::plan(py, || pca::fit(session, x, components, seed), dictionary);
@@ -51,6 +48,30 @@ pub(crate) fn pca_fit(
     let session = session.clone();
     let plan = move |team: &_| pca::fit_over(&session, x, components, seed, team);
     team.get().plan(py, plan, dictionary)
+}
+
+fn wanted(count: Option<u64>, variance: Option<f64>) -> Components {
+    match (count, variance) {
+        (Some(count), _) => Components::Count(count),
+        (None, Some(part)) => Components::Variance(part),
+        (None, None) => Components::All,
+    }
+}
+
+/// The same of sparse rows with this mean.
+#[pyfunction]
+pub(crate) fn sparse_pca_fit(
+    py: Python<'_>,
+    session: &Session,
+    x: &SparseMatrix,
+    mean: PyReadonlyArray1<'_, f64>,
+    count: Option<u64>,
+    variance: Option<f64>,
+    seed: u64,
+) -> PyResult<Job> {
+    let (session, x, mean) = (session.get()?, x.get()?, mean.as_array().to_vec());
+    let plan = || pca::fit_sparse(session, x, mean, wanted(count, variance), seed);
+    Job::plan(py, plan, dictionary)
 }
 
 /// y = (x - before) matrix + after, for each row of x; empty `before` and `after` have no effect.

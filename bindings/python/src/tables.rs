@@ -9,8 +9,8 @@ use numpy::{
 use outcore::tables::placement::Placement;
 use outcore::tables::reuse::{Miniatures, ReuseCounts, ReuseProfile, belady, static_top};
 use outcore::tables::{
-    Bags, Failure, Feature, Gradient, Ids, Opening, Optimizer, Out, PolicyKind, Pooling,
-    RowEncoding, Serving, Table, TableSet, TableWriter,
+    Bags, Failure, Feature, Gradient, Ids, JaggedBatch, Opening, Optimizer, Out, PolicyKind,
+    Pooling, RowEncoding, Serving, Table, TableSet, TableWriter,
 };
 use outcore::{Buf, DType, Error};
 use pyo3::prelude::*;
@@ -69,8 +69,24 @@ type AskedFeature<'py> = (
     Option<u64>,
 );
 
-/// A feature, and its result with the type of that.
-type Asked<'py> = (AskedFeature<'py>, Bound<'py, PyUntypedArray>, String);
+/// Features of all samples: tables, ids, lengths, pooling, weights.
+type AskedBatch<'py> = (
+    Vec<usize>,
+    Bound<'py, PyUntypedArray>,
+    Bound<'py, PyUntypedArray>,
+    String,
+    Option<Bound<'py, PyUntypedArray>>,
+);
+
+/// What a call asks.
+#[derive(FromPyObject)]
+enum Asked<'py> {
+    Features(Vec<AskedFeature<'py>>),
+    Batch(AskedBatch<'py>),
+}
+
+/// Memory of a result, and its type.
+type Place<'py> = (Bound<'py, PyUntypedArray>, String);
 
 /// A feature, the gradient of its result, and the order of its members.
 type AskedGradient<'py> = (
@@ -149,28 +165,33 @@ impl Tables {
     fn look_up(
         &self,
         py: Python<'_>,
-        asked: Vec<Asked<'_>>,
+        asked: Asked<'_>,
+        results: Vec<Place<'_>>,
         time: Option<u64>,
     ) -> PyResult<Vec<Failed>> {
         let set = self.0.get()?;
-        let mut call = Call::of(&asked)?;
+        let mut call = Call::of(&asked, &results)?;
         let failed = interruptible(py, |go_on| call.look_up(set, time, go_on))?;
         told(py, failed)
     }
 
     /// The same on a thread of the set.
-    fn submit(&self, asked: Vec<Asked<'_>>, time: Option<u64>) -> PyResult<PendingLookUp> {
-        let mut call = Call::of(&asked)?;
+    fn submit(
+        &self,
+        asked: Asked<'_>,
+        results: Vec<Place<'_>>,
+        time: Option<u64>,
+    ) -> PyResult<PendingLookUp> {
+        let mut call = Call::of(&asked, &results)?;
         let work =
             move |set: &TableSet, go_on: &mut dyn FnMut() -> bool| call.look_up(set, time, go_on);
         self.begin(work)
     }
 
     /// Rows that will be looked up; the time of their use.
-    fn announce(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<u64> {
-        let set = self.0.get()?;
-        let call = Call::of(&asked)?;
-        py.detach(|| set.announce(&call.features()))
+    fn announce(&self, py: Python<'_>, asked: Asked<'_>) -> PyResult<u64> {
+        let (set, own) = (self.0.get()?, Own::of(&asked)?);
+        py.detach(|| set.announce(&own.features()?))
             .map_err(to_python)
     }
 
@@ -182,17 +203,16 @@ impl Tables {
     }
 
     /// Reads rows ahead of their use, and returns when they are in memory; the time of their use.
-    fn prefetch(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<u64> {
-        let set = self.0.get()?;
-        let call = Call::of(&asked)?;
-        interruptible(py, |go_on| set.prefetch(&call.features(), go_on))
+    fn prefetch(&self, py: Python<'_>, asked: Asked<'_>) -> PyResult<u64> {
+        let (set, own) = (self.0.get()?, Own::of(&asked)?);
+        interruptible(py, |go_on| set.prefetch(&own.features()?, go_on))
     }
 
     /// Reads rows into memory on a thread of the set, as far as they have room.
-    fn submit_load(&self, asked: Vec<Asked<'_>>) -> PyResult<PendingLookUp> {
-        let call = Call::of(&asked)?;
+    fn submit_load(&self, asked: Asked<'_>) -> PyResult<PendingLookUp> {
+        let own = Own::of(&asked)?;
         let work = move |set: &TableSet, go_on: &mut dyn FnMut() -> bool| {
-            set.load(&call.features(), go_on).map(|()| Vec::new())
+            set.load(&own.features()?, go_on).map(|()| Vec::new())
         };
         self.begin(work)
     }
@@ -360,6 +380,66 @@ fn told(py: Python<'_>, failed: Vec<Failure>) -> PyResult<Vec<Failed>> {
         .collect()
 }
 
+fn mode_of(name: &str) -> PyResult<Pooling> {
+    match name {
+        "sum" => Ok(Pooling::Sum),
+        "mean" => Ok(Pooling::Mean),
+        "max" => Ok(Pooling::Max),
+        name => Err(wrong(format!("mode '{name}', not 'sum', 'mean' or 'max'"))),
+    }
+}
+
+/// What a call asks, in memory of the caller.
+enum Own {
+    Features(Vec<OwnFeature>),
+    Batch(OwnBatch),
+}
+
+impl Own {
+    fn of(asked: &Asked<'_>) -> PyResult<Own> {
+        match asked {
+            Asked::Features(features) => {
+                let own = features.iter().map(OwnFeature::of);
+                Ok(Own::Features(own.collect::<PyResult<Vec<OwnFeature>>>()?))
+            }
+            Asked::Batch((tables, ids, lengths, mode, weights)) => Ok(Own::Batch(OwnBatch {
+                tables: tables.clone(),
+                ids: Numbers::of(ids)?,
+                lengths: Numbers::of(lengths)?,
+                mode: mode_of(mode)?,
+                weights: weights.as_ref().map(floats).transpose()?,
+            })),
+        }
+    }
+
+    fn features(&self) -> outcore::Result<Vec<Feature<'_>>> {
+        match self {
+            Own::Features(features) => Ok(features.iter().map(OwnFeature::feature).collect()),
+            Own::Batch(batch) => batch.batch().features(),
+        }
+    }
+}
+
+struct OwnBatch {
+    tables: Vec<usize>,
+    ids: Numbers,
+    lengths: Numbers,
+    mode: Pooling,
+    weights: Option<Buf>,
+}
+
+impl OwnBatch {
+    fn batch(&self) -> JaggedBatch<'_> {
+        JaggedBatch {
+            tables: &self.tables,
+            ids: self.ids.ids(),
+            lengths: self.lengths.ids(),
+            mode: self.mode,
+            weights: self.weights.as_deref().map(bytemuck::cast_slice),
+        }
+    }
+}
+
 /// One feature, in memory of the caller.
 struct OwnFeature {
     table: usize,
@@ -382,17 +462,11 @@ impl OwnFeature {
             ("lengths", Some(lengths)) => Kind::Lengths(lengths),
             (kind, _) => return Err(wrong(format!("bags by '{kind}'"))),
         };
-        let mode = match mode.as_str() {
-            "sum" => Pooling::Sum,
-            "mean" => Pooling::Mean,
-            "max" => Pooling::Max,
-            mode => return Err(wrong(format!("mode '{mode}', not 'sum', 'mean' or 'max'"))),
-        };
         Ok(OwnFeature {
             table: *table,
             ids: Numbers::of(ids)?,
             kind,
-            mode,
+            mode: mode_of(mode)?,
             weights: weights.as_ref().map(floats).transpose()?,
             padding: *padding,
         })
@@ -482,40 +556,37 @@ struct Target {
     dim: usize,
 }
 
+impl Target {
+    fn of((out, dtype): &Place<'_>) -> PyResult<Target> {
+        let dtype = DType::parse(dtype).ok_or_else(|| wrong(format!("dtype '{dtype}'")))?;
+        // bfloat16 comes as integers of 16 bits.
+        let stored = contiguous(out, &[DType::F32, DType::F16, DType::I16, DType::U16])?;
+        let &[rows, dim] = out.shape() else {
+            return Err(wrong("a result is a matrix"));
+        };
+        if stored.bytes() != dtype.bytes() {
+            return Err(wrong(format!("{stored} has no room for {dtype}")));
+        }
+        Ok(Target {
+            bytes: adopt(out, out.len() * dtype.bytes() as usize),
+            dtype,
+            rows,
+            dim,
+        })
+    }
+}
+
 struct Call {
-    own: Vec<OwnFeature>,
+    own: Own,
     results: Vec<Target>,
 }
 
 impl Call {
-    fn of(asked: &[Asked<'_>]) -> PyResult<Call> {
-        let mut call = Call {
-            own: Vec::with_capacity(asked.len()),
-            results: Vec::with_capacity(asked.len()),
-        };
-        for (feature, out, dtype) in asked {
-            call.own.push(OwnFeature::of(feature)?);
-            let dtype = DType::parse(dtype).ok_or_else(|| wrong(format!("dtype '{dtype}'")))?;
-            // bfloat16 comes as integers of 16 bits.
-            let stored = contiguous(out, &[DType::F32, DType::F16, DType::I16, DType::U16])?;
-            let &[rows, dim] = out.shape() else {
-                return Err(wrong("a result is a matrix"));
-            };
-            if stored.bytes() != dtype.bytes() {
-                return Err(wrong(format!("{stored} has no room for {dtype}")));
-            }
-            call.results.push(Target {
-                bytes: adopt(out, out.len() * dtype.bytes() as usize),
-                dtype,
-                rows,
-                dim,
-            });
-        }
-        Ok(call)
-    }
-
-    fn features(&self) -> Vec<Feature<'_>> {
-        self.own.iter().map(OwnFeature::feature).collect()
+    fn of(asked: &Asked<'_>, results: &[Place<'_>]) -> PyResult<Call> {
+        Ok(Call {
+            own: Own::of(asked)?,
+            results: results.iter().map(Target::of).collect::<PyResult<_>>()?,
+        })
     }
 
     fn look_up(
@@ -538,7 +609,7 @@ impl Call {
                 )
             })
             .collect::<outcore::Result<Vec<Out<'_>>>>()?;
-        set.look_up_at(&self.features(), &mut outs, time, go_on)
+        set.look_up_at(&self.own.features()?, &mut outs, time, go_on)
     }
 }
 

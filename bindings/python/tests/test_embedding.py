@@ -22,7 +22,7 @@ import torch
 import outcore as oc
 from outcore import embedding, errors
 from outcore import torch as oct
-from outcore.embedding import Feature, Table, TableSet
+from outcore.embedding import Feature, JaggedBatch, Table, TableSet, look_ahead
 
 ROWS, DIM = 5000, 24
 
@@ -157,6 +157,64 @@ def test_safetensors_shards_are_read_in_place(tmp_path: Path, session: oc.Sessio
         Table.open(tmp_path / "short.safetensors", "b", session=session)
 
 
+def test_lists_and_folders_of_npy_files_are_one_table(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    paths = [tmp_path / "rows" / f"part-{number}.npy" for number in (10, 9, 2)]
+    paths[0].parent.mkdir()
+    parts = np.split(weight, [10, 2000])
+    for path, part in zip(paths, parts, strict=True):
+        np.save(path, part)
+    ids = np.array([ROWS - 1, 0, 9, 10, 1999, 2000])
+    same(Table.open(paths, session=session)[ids], weight[ids])
+    # By the numbers in the names.
+    same(Table.open(paths[0].parent, session=session)[ids], np.concatenate(parts[::-1])[ids])
+    np.save(paths[2], parts[2][:, 1:])
+    with pytest.raises(errors.ShapeError, match=r"part-2\.npy"):
+        Table.open(paths, session=session)
+
+
+def test_rows_of_8_bits_are_read_in_place(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    import json
+
+    ids = np.array([3, 0, ROWS - 1])
+    for dtype, name in ((torch.float8_e4m3fn, "F8_E4M3"), (torch.float8_e5m2, "F8_E5M2")):
+        rows = torch.from_numpy(weight).to(dtype)
+        head = json.dumps({"rows": {"dtype": name, "shape": [ROWS, DIM], "data_offsets": [0, ROWS * DIM]}}).encode()
+        stored = rows.view(torch.uint8).numpy().tobytes()
+        (tmp_path / "table.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + stored)
+        same(Table.open(tmp_path / "table.safetensors", session=session)[ids], rows.float()[ids])
+    codes = np.random.default_rng(3).integers(0, 256, (ROWS, DIM)).astype(np.uint8)
+    scales = np.stack([np.linspace(0.01, 0.1, ROWS), np.linspace(-2, 2, ROWS)], axis=1)
+    for encoding, kind, first in (("int8", "f2", True), ("int8_scale_last", "f2", False), ("int8_scale_last_f32", "f4", False)):
+        beside = np.ascontiguousarray(scales.astype(kind)).view(np.uint8)
+        np.save(tmp_path / "rows.npy", np.concatenate([beside, codes] if first else [codes, beside], axis=1))
+        scale, bias = scales.astype(kind).astype("f4").T[:, ids, None]
+        found = Table.open(tmp_path / "rows.npy", encoding=encoding, session=session)
+        assert found.shape == (ROWS, DIM)
+        np.testing.assert_allclose(found[ids], codes[ids] * scale + bias, rtol=1e-6, atol=1e-6)
+    with pytest.raises(errors.UnsupportedError, match="encoding="):
+        Table.open(tmp_path / "rows.npy", session=session)
+
+
+def test_row_numbers_beyond_32_bits_are_looked_up(tmp_path: Path, session: oc.Session) -> None:
+    # Of 8.6 GB, almost all of which is a hole.
+    rows, path = (1 << 32) + 1000, tmp_path / "large.npy"
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_2_0(file, {"descr": "<f2", "fortran_order": False, "shape": (rows, 1)})
+        head = file.tell()
+        file.truncate(head + 2 * rows)
+        ids = np.array([0, 1 << 27, (1 << 27) + 1, (1 << 31) + 5, (1 << 32) - 1, 1 << 32, rows - 1])
+        for number, row in enumerate(ids):
+            file.seek(head + 2 * int(row))
+            file.write(np.float16(number + 1).tobytes())
+    table = Table.open(path, cache="1MiB", session=session)
+    for _ in range(2):
+        same(table[ids], np.arange(1, 8, dtype="f2")[:, None])
+    same(embedding.EmbeddingBag(table, "sum", dtype=np.float32)(ids, [0, 3]), [[6.0], [22.0]])
+    assert table.statistics.hits >= len(ids)
+    with pytest.raises(errors.ArgumentError, match=f"none with the number {rows}"):
+        table[[rows]]
+
+
 def safetensors(*named: Any) -> bytes:
     import json
 
@@ -212,6 +270,73 @@ def test_several_features_of_several_tables(tmp_path: Path, session: oc.Session)
     assert tables.statistics["user"].looked_up >= 480
     with pytest.raises(errors.ArgumentError, match="no table 'shoe'"):
         tables["shoe"]
+
+
+def test_features_of_all_tables_in_few_arrays(tmp_path: Path, session: oc.Session) -> None:
+    random = np.random.default_rng(8)
+    rows, dims, samples = [50, 700, 3], [8, 5, 16], 33
+    weights = [random.standard_normal((count, dim)).astype("float32") for count, dim in zip(rows, dims, strict=True)]
+    for number, one in enumerate(weights):
+        np.save(tmp_path / f"{number}.npy", one)
+    tables = TableSet([tmp_path / f"{number}.npy" for number in range(3)], cache="1MiB", session=session)
+    lengths = random.integers(0, 9, (3, samples))
+    parts = [random.integers(0, count, length.sum()) for count, length in zip(rows, lengths, strict=True)]
+    ids, offsets = np.concatenate(parts), np.concatenate([[0], np.cumsum(lengths)])
+    factors = random.random(len(ids)).astype("float32")
+    of_parts = np.split(factors, np.cumsum(lengths.sum(1))[:-1])
+
+    def features(mode: Any, factors: Any = (None, None, None)) -> list[Feature]:
+        return [
+            Feature(table, part, lengths=length, per_sample_weights=factor, mode=mode)
+            for table, (part, length, factor) in enumerate(zip(parts, lengths, factors, strict=True))
+        ]
+
+    for mode in ("sum", "mean", "max"):
+        expected = np.concatenate(tables.look_up(features(mode)), axis=1)
+        same(tables.look_up(JaggedBatch(ids, lengths=lengths, mode=mode)), expected)
+        same(tables.look_up(JaggedBatch(ids.astype("int32"), lengths=lengths.ravel().astype("int32"), mode=mode)), expected)
+        same(tables.submit(JaggedBatch(ids, offsets=offsets, mode=mode)).result(), expected)
+    expected = np.concatenate(tables.look_up(features("sum", of_parts)), axis=1)
+    weighed = JaggedBatch(ids, lengths=lengths, per_sample_weights=factors)
+    same(tables.look_up(weighed), expected)
+    half = tables.look_up(JaggedBatch(ids, lengths=lengths, per_sample_weights=factors, dtype=np.float16))
+    assert half.dtype == np.float16 and np.allclose(half, expected, rtol=1e-2, atol=1e-2)
+    some = JaggedBatch(np.concatenate([parts[2], parts[0], parts[2]]), lengths=lengths[[2, 0, 2]], tables=["2", 0, 2])
+    found = tables.look_up([features("sum")[number] for number in (2, 0, 2)], concatenate=True)
+    same(tables.look_up(some), found)
+    same(tables.submit(weighed, time=tables.prefetch(weighed)).result(), expected)
+    for batch, sums in look_ahead(tables, [weighed, some, weighed], lambda batch: batch):
+        same(sums, found if batch is some else expected)
+    assert tables.look_up(JaggedBatch(np.zeros(0, np.int64), lengths=np.zeros((3, 0), np.int64))).shape == (0, sum(dims))
+
+
+def test_what_makes_no_batch_of_features_is_refused(tmp_path: Path, session: oc.Session) -> None:
+    for number in range(2):
+        np.save(tmp_path / f"{number}.npy", np.zeros((10, 4), "float32"))
+    tables = TableSet([tmp_path / "0.npy", tmp_path / "1.npy"], cache="1MiB", session=session)
+    ids = np.arange(6)
+    for batch, error, match in (
+        (JaggedBatch(ids, lengths=[3, 3, 0]), errors.ShapeError, "3 lengths are no equal numbers of bags for 2 features"),
+        (JaggedBatch(ids, lengths=[[3], [2]]), errors.ArgumentError, "the lengths are 5 together, for 6 ids"),
+        (JaggedBatch(ids, lengths=[[3], [4]]), errors.ArgumentError, "more than the 6 ids"),
+        (JaggedBatch(ids, lengths=[[3, 0, 0, 3]]), errors.ShapeError, r"lengths of shape \(1, 4\) for 2 features"),
+        (JaggedBatch(ids, lengths=[[7], [-1]]), errors.ArgumentError, "more than the 6 ids"),
+        (JaggedBatch(ids, lengths=[[-1], [7]]), errors.ArgumentError, "feature 0 has length -1"),
+        (JaggedBatch(ids), errors.ArgumentError, "either offsets or lengths"),
+        (JaggedBatch(ids, lengths=[3, 3], offsets=[0, 3, 6]), errors.ArgumentError, "either offsets or lengths"),
+        (JaggedBatch(ids, offsets=[1, 3, 6]), errors.ShapeError, "begins with 0"),
+        (JaggedBatch(ids, offsets=[0, 6, 3]), errors.ArgumentError, "offset 3 of bag 2 is less than 6"),
+        (JaggedBatch(ids.reshape(2, 3), lengths=[3, 3]), errors.ShapeError, "which are no list"),
+        (JaggedBatch(ids, lengths=[3, 3], per_sample_weights=[1.0]), errors.ShapeError, "per_sample_weights of shape"),
+        (JaggedBatch(ids, lengths=[3, 3], tables=[]), errors.ShapeError, "for 0 features"),
+        (JaggedBatch(ids, lengths=[3, 3], tables=["0", "x"]), errors.ArgumentError, "no table 'x'"),
+        (JaggedBatch(ids * 2, lengths=[3, 3]), errors.ArgumentError, "none with the number 10"),
+        (JaggedBatch(ids, lengths=[3, 3], mode="last"), errors.ArgumentError, "mode 'last'"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(error, match=match):
+            tables.look_up(batch)
+    with pytest.raises(errors.ShapeError, match="side by side"):
+        tables.look_up([Feature(0, ids), Feature(1, ids[:2])], concatenate=True)
 
 
 def gguf(tensors: dict[str, tuple[int, tuple[int, ...], bytes]]) -> bytes:
@@ -353,6 +478,15 @@ def test_a_damaged_page_fails_its_bags_only(tmp_path: Path, session: oc.Session,
     (found,) = raised.value.results
     same(found[[0, 2, 3]], weight[[0, 3 * rows, 1]])
     assert np.isnan(found[1]).all()
+    np.save(tmp_path / "other.npy", weight[:9])
+    tables = TableSet([tmp_path / "other.npy", path], session=session)
+    with pytest.raises(errors.CorruptError, match=f"row {2 * rows} of .*packed") as raised:
+        tables.look_up(JaggedBatch([1, 2, 3, 0, 2 * rows, 5], lengths=np.ones((2, 3), "int64")))
+    assert [(one.feature, one.bag) for one in raised.value.failed] == [(1, 1)]
+    found = raised.value.results
+    same(found[[0, 2]], np.concatenate([weight[[1, 3]], weight[[0, 5]]], axis=1))
+    same(found[1, :DIM], weight[2])
+    assert np.isnan(found[1, DIM:]).all()
 
 
 def test_look_ups_go_on_while_the_caller_computes(table: Table, weight: np.ndarray) -> None:
@@ -476,6 +610,11 @@ def test_a_profile_says_what_a_cache_saves(tmp_path: Path) -> None:
         cli, ["embed", "profile", str(tmp_path / "ids.npy"), "--picture", str(picture)], catch_exceptions=False
     )
     assert ran.exit_code == 0 and "50,000 look-ups" in ran.output and picture.stat().st_size > 10_000
+    hot = tmp_path / "hot.npy"
+    words = ["embed", "profile", str(tmp_path / "ids.npy"), "--hot", str(hot), "--cache", "2480"]
+    assert CliRunner().invoke(cli, words, catch_exceptions=False).exit_code == 0
+    rows, counts = np.unique(ids, return_counts=True)
+    same(np.load(hot), rows[np.argsort(-counts, kind="stable")[:10]])
 
 
 def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:

@@ -94,6 +94,9 @@ def test_ranks_share_cores_and_transfers_take_some():
     assert simulate("overlap", 2, costs).ring_s == pytest.approx(16)
     dragged = simulate("overlap", 2, Costs(np.ones((2, 1)), 0.5, transfer_core_s=0.1))
     assert dragged.ring_s == pytest.approx(2.2)
+    # Ranks 0 and 2 are on one core, where work takes half as long again; rank 1 has the other for itself.
+    crowded = simulate("overlap", 2, Costs(np.ones((3, 1)), 0.0, cores=2, crowding=1.5))
+    assert crowded.ring_s == pytest.approx(3 * 2 * 1.5)
     with pytest.raises(ArgumentError, match="slots"):
         simulate("exchange", 4, costs)
 
@@ -116,6 +119,9 @@ def test_fitted_constants_give_back_what_was_measured():
     assert predict("mpi", fitted, 1).ring_s == pytest.approx(8)
     # Each of four ranks has half the rows and half the queries: one block, which computes half as long.
     assert predict("mpi", fitted, 4).ring_s == pytest.approx(4 * 0.5 + 3 * 0.5, rel=1e-3)
+    crowded = {**run(), "ring_s": 1.25 * predict("mpi", fitted, 2, cores=1).ring_s}
+    fitted = fit("mpi", measured, measured, [crowded])
+    assert predict("mpi", fitted, 2, cores=1).ring_s == pytest.approx(crowded["ring_s"], rel=1e-2) and fitted.crowding > 1.2
     facts = hidden([*measured, run("osh_oc", exchanging=0.05)])
     assert facts[1]["hidden"] == pytest.approx(0.9) and facts[1]["saved"] == pytest.approx(0.18)
 

@@ -465,8 +465,34 @@ def test_components_of_sparse_rows_are_those_of_dense_ones(shape: tuple[int, int
         assert found.noise_variance_ == pytest.approx(expected.noise_variance_)
         rows = x if not sp.issparse(x) else a
         np.testing.assert_allclose(np.asarray(found.transform(rows)), expected.transform(a.toarray()), atol=1e-4)
-    with pytest.raises(errors.ArgumentError, match="part of the variance"):
-        PCA(0.5).fit(a)
+    for wanted in (0.5, 0.99, None):
+        found, other = PCA(wanted).fit(a), decomposition.PCA(wanted, svd_solver="full").fit(a.toarray())
+        np.testing.assert_allclose(found.explained_variance_, other.explained_variance_, rtol=1e-4, atol=1e-9)
+    with pytest.raises(errors.ArgumentError, match="stored by rows"):
+        PCA(0.5).fit(oc.from_scipy(tmp_path / "turned", a.tocsc()))
+
+
+def test_a_covariance_of_sparse_rows_takes_memory_or_gives_way_to_the_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outcore import _native
+
+    fit, fitted = _native.sparse_pca_fit, []
+    monkeypatch.setattr(_native, "sparse_pca_fit", lambda *given: fitted.append(fit(*given)) or fitted[-1])
+    a = sp.random(30_000, 600, 0.02, "csr", random_state=2)
+    expected = decomposition.PCA(svd_solver="covariance_eigh").fit(a.toarray())
+    stored = oc.from_scipy(tmp_path / "a", a)
+    # A few components of 600 features take some 5 MB of it, all of them some 20.
+    for memory, count in ((None, 1), ("4MiB", 0)):
+        fitted.clear()
+        found = PCA(4, memory=memory).fit(stored)
+        assert len(fitted) == count
+        np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_[:4], rtol=1e-5)
+        np.testing.assert_allclose(found.components_, expected.components_[:4], atol=1e-3)
+    share = expected.explained_variance_ratio_.cumsum()
+    assert PCA(0.3).fit(stored).n_components_ == int((share <= 0.3).sum()) + 1
+    with pytest.raises(errors.OverBudgetError, match="covariance of 600 features"):
+        PCA(0.3, memory="4MiB").fit(stored)
 
 
 def test_components_of_very_many_features_come_from_an_iteration(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -7,8 +7,9 @@
 //!
 //! - `covariance.rs`: the pass, a fold whose state is S in panels of columns. Where S is larger than
 //!   memory its panels live in scratch, and X is read once for each group of panels that fits.
-//! - `solve.rs`: from sums to components. Where S is in scratch, eigenvectors come from a block
-//!   Krylov iteration with narrower blocks and a shorter basis where memory is short.
+//! - `search.rs`, `solve.rs`: from sums to components. Where S is in scratch, eigenvectors come from a
+//!   block Krylov iteration with narrower blocks and a shorter basis where memory is short.
+//! - `sparse.rs`: the same of sparse rows, by the products of their entries.
 //! - `over.rs`: the same of the rows of several ranks.
 //! - `operator.rs`, `stored.rs`: the covariance as that iteration sees it, in memory or in scratch.
 //!
@@ -21,7 +22,9 @@ mod bytes;
 mod covariance;
 mod operator;
 mod over;
+mod search;
 mod solve;
+mod sparse;
 mod stored;
 
 use std::ops::Range;
@@ -37,6 +40,8 @@ use self::covariance::{Covariance, Panels, lanes_max, row_blocks};
 use self::solve::{Products, Solve};
 use crate::pass::{Lanes, PassedRows, fold_parts};
 use crate::ranks::AllRows;
+
+pub use self::sparse::fit_sparse;
 
 /// How many components to keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,7 +98,7 @@ pub fn fit(session: &Session, x: Operand, components: Components, seed: u64) -> 
         components,
         seed,
     };
-    check(&x, wanted)?;
+    wanted.check(x.name(), x.cols())?;
     with_real!(x.real()?, T => plan::<T>(session, x, wanted, None))
 }
 
@@ -138,7 +143,7 @@ pub fn fit_over(
         components,
         seed,
     };
-    team.alike(check(&x, wanted))?;
+    team.alike(wanted.check(x.name(), x.cols()))?;
     let plan = || with_real!(x.real()?, T => plan::<T>(session, x, wanted, Some(team)));
     team.agree(plan())
 }
@@ -152,24 +157,27 @@ struct Wanted {
     seed: u64,
 }
 
-fn check(x: &Operand, wanted: Wanted) -> Result<()> {
-    let (n, d) = (wanted.samples, x.cols());
-    if n == 0 || d == 0 {
-        return Err(Error::value(format!(
-            "principal components of {}: it is {n} x {d}",
-            x.name()
-        )));
-    }
-    match wanted.components {
-        Components::Count(count) if count == 0 || count > n.min(d) => Err(Error::value(format!(
-            "{count} components of {}: between 1 and {} are possible",
-            x.name(),
-            n.min(d)
-        ))),
-        Components::Variance(part) if !(part > 0.0 && part < 1.0) => Err(Error::value(format!(
-            "the part of the variance to explain must be between 0 and 1, not {part}"
-        ))),
-        _ => Ok(()),
+impl Wanted {
+    /// Of rows with d columns.
+    fn check(self, name: &str, d: u64) -> Result<()> {
+        let n = self.samples;
+        if n == 0 || d == 0 {
+            return Err(Error::value(format!(
+                "principal components of {name}: it is {n} x {d}"
+            )));
+        }
+        match self.components {
+            Components::Count(count) if count == 0 || count > n.min(d) => {
+                Err(Error::value(format!(
+                    "{count} components of {name}: between 1 and {} are possible",
+                    n.min(d)
+                )))
+            }
+            Components::Variance(part) if !(part > 0.0 && part < 1.0) => Err(Error::value(
+                format!("the part of the variance to explain must be between 0 and 1, not {part}"),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -197,7 +205,7 @@ impl Division {
         let most = lanes_max(split, &panels, x.rows()).max(1);
         let beside_solver = split.hold(solve.bytes(true));
         let one_group = panels.groups(split.parts_bytes()).len() == 1;
-        let wanted = if solve.at_once() { 1 } else { most };
+        let wanted = if solve.search.at_once() { 1 } else { most };
         let in_memory = one_group && beside_solver.left() / panels.lane_bytes() >= wanted;
         let in_memory = match team {
             Some(team) => {
@@ -258,7 +266,7 @@ fn plan<T: Real>(
     let Division {
         panels, in_memory, ..
     } = &division;
-    let searches_scratch = !in_memory && !solve.at_once();
+    let searches_scratch = !in_memory && !solve.search.at_once();
     if searches_scratch {
         solve.shorten(wanted.seed);
     }

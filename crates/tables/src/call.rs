@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 use outcore_core::{Error, Result};
 
 use crate::look_up::{Bagged, Bags, Feature};
-use crate::pool::{self, Out};
+use crate::pool::{self, Results};
 use crate::readers::now_and_then;
 use crate::reading::{Read, Reading};
 use crate::row_cache::{NO_SLOT, RowCache};
@@ -38,7 +38,7 @@ pub(crate) struct Call<'c, 'f, 'o> {
     tables: &'c [Served],
     features: &'c [Feature<'f>],
     bagged: &'c [Bagged],
-    out: &'c mut [Out<'o>],
+    results: Results<'c, 'o>,
     /// Feature, bag, and position in the feature, that come next.
     at: (usize, usize, usize),
     /// Of bags that are in several windows.
@@ -58,14 +58,14 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
         tables: &'c [Served],
         features: &'c [Feature<'f>],
         bagged: &'c [Bagged],
-        out: &'c mut [Out<'o>],
+        results: Results<'c, 'o>,
     ) -> Call<'c, 'f, 'o> {
         Call {
             set,
             tables,
             features,
             bagged,
-            out,
+            results,
             at: (0, 0, 0),
             sums: HashMap::new(),
             waiting: None,
@@ -218,7 +218,8 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
         let table = &self.tables[asked.table].table;
         let (encoding, dim, row_bytes) = (table.encoding(), table.dim(), table.row_bytes());
         let first = bagged.starts[bags.start];
-        let (is_each, out) = (matches!(asked.bags, Bags::Each), &mut self.out[feature]);
+        let is_each = matches!(asked.bags, Bags::Each);
+        let mut out = self.results.of(feature);
         if is_each && out.is_stored_as(encoding) {
             return bags
                 .zip(slots)
@@ -230,15 +231,14 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
             .collect();
         let weights = bagged.weights(first..bagged.starts[bags.end]);
         let row = |number: usize| &cache.row(slots[number])[..row_bytes];
-        match out.f32_rows(bags.clone()) {
-            Some(rows) => encoding.pool_bags(asked.mode, row, &ends, weights, rows),
-            None => {
-                let mut rows = vec![0.0; bags.len() * dim];
-                encoding.pool_bags(asked.mode, row, &ends, weights, &mut rows);
-                bags.zip(rows.chunks_exact(dim))
-                    .for_each(|(bag, row)| out.put(bag, row));
-            }
+        if out.is_f32() {
+            let rows = out.f32_rows(bags.start);
+            return encoding.pool_bags(asked.mode, row, &ends, weights, rows);
         }
+        let mut rows = vec![0.0; bags.len() * dim];
+        encoding.pool_bags(asked.mode, row, &ends, weights, rows.chunks_mut(dim));
+        bags.zip(rows.chunks_exact(dim))
+            .for_each(|(bag, row)| out.put(bag, row));
     }
 
     /// Rows of a bag that has to wait for some of them, as far as there is room for what they need; the
@@ -320,7 +320,8 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
             return;
         }
         let table = &self.tables[self.features[feature].table].table;
-        self.out[feature].put(bag, &vec![f32::NAN; table.dim()]);
+        let lost = vec![f32::NAN; table.dim()];
+        self.results.of(feature).put(bag, &lost);
         self.failures.push(Failure {
             feature,
             bag,
@@ -340,7 +341,7 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
         let (encoding, dim) = (table.encoding(), table.dim());
         let of_bag = bagged.starts[bag]..bagged.starts[bag + 1];
         let (is_first, is_last) = (positions.start == of_bag.start, positions.end == of_bag.end);
-        let out = &mut self.out[feature];
+        let mut out = self.results.of(feature);
         if matches!(asked.bags, Bags::Each) && out.is_stored_as(encoding) && !rows.is_empty() {
             // Also what is no number stays as it is stored.
             return out.copy(bag, rows[0]);

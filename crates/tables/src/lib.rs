@@ -43,6 +43,7 @@ mod division;
 mod error;
 mod gate;
 mod in_flight;
+mod jagged;
 mod look_up;
 mod one_moment;
 mod optimizer;
@@ -65,6 +66,7 @@ mod window;
 mod writer;
 
 pub use call::Failure;
+pub use jagged::JaggedBatch;
 pub use look_up::{Bags, Feature, Ids};
 pub use optimizer::{Optimizer, UnknownOptimizer};
 pub use outcore_engine::cache::PolicyKind;

@@ -82,7 +82,18 @@ impl<'a> Ids<'a> {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = i64> + '_ {
+    /// Some of them.
+    ///
+    /// # Panics
+    /// Where there are fewer.
+    pub(crate) fn part(&self, range: Range<usize>) -> Ids<'a> {
+        match self {
+            Ids::I32(ids) => Ids::I32(&ids[range]),
+            Ids::I64(ids) => Ids::I64(&ids[range]),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = i64> + '_ {
         (0..self.len()).map(|at| self.get(at))
     }
 }

@@ -6,8 +6,11 @@ use half::{bf16, f16};
 use outcore_core::{DType, Error, Result};
 use outcore_kernels::embedding::{Pooling, RowEncoding, Weights};
 
-/// Where the rows of a feature's result go: memory of the caller, of which a row begins every
-/// `pitch_bytes`.
+use crate::look_up::{Bagged, Feature};
+use crate::served::Served;
+
+/// Where the rows of a feature's result go, or those of all features of a call side by side: memory of the
+/// caller, of which a row begins every `pitch_bytes`.
 ///
 /// ```
 /// use outcore_core::DType;
@@ -87,13 +90,23 @@ impl<'a> Out<'a> {
     ///
     /// # Errors
     /// [`Error::Shape`], naming the table.
-    pub(crate) fn check(&self, name: &str, rows: usize, dim: usize) -> Result<()> {
+    fn check(&self, name: &str, rows: usize, dim: usize) -> Result<()> {
         match (self.rows, self.dim) == (rows, dim) {
             true => Ok(()),
             false => Err(Error::shape(format!(
                 "{name}: a result of {} x {} for {rows} bags of {dim} elements",
                 self.rows, self.dim
             ))),
+        }
+    }
+
+    fn columns(&mut self, columns: Range<usize>) -> Out<'_> {
+        let first = columns.start * self.dtype.bytes() as usize;
+        Out {
+            // Without rows there may be no memory.
+            bytes: self.bytes.get_mut(first..).unwrap_or_default(),
+            dim: columns.len(),
+            ..*self
         }
     }
 
@@ -126,13 +139,17 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Rows of float32 without gaps between them, if it has such.
-    pub(crate) fn f32_rows(&mut self, rows: Range<usize>) -> Option<&mut [f32]> {
-        let is_dense = self.dtype == DType::F32 && self.pitch_bytes == 4 * self.dim;
-        is_dense.then(|| {
-            let bytes = &mut self.bytes[rows.start * self.pitch_bytes..rows.end * self.pitch_bytes];
-            bytemuck::cast_slice_mut(bytes)
-        })
+    /// Whether its elements are of float32.
+    pub(crate) fn is_f32(&self) -> bool {
+        self.dtype == DType::F32
+    }
+
+    /// Its rows from this one on, if they are of float32.
+    pub(crate) fn f32_rows(&mut self, first: usize) -> impl Iterator<Item = &mut [f32]> {
+        let (pitch, row) = (self.pitch_bytes.max(1), 4 * self.dim);
+        self.bytes[first * self.pitch_bytes..]
+            .chunks_mut(pitch)
+            .map(move |bytes| bytemuck::cast_slice_mut(&mut bytes[..row]))
     }
 
     /// Copies a row that is stored as the result is.
@@ -148,6 +165,74 @@ impl<'a> Out<'a> {
                 | (RowEncoding::F16, DType::F16)
                 | (RowEncoding::BF16, DType::BF16)
         )
+    }
+}
+
+/// The results of a call: one for each feature, or one for all of them.
+pub(crate) struct Results<'c, 'o> {
+    outs: &'c mut [Out<'o>],
+    /// Where each feature's columns begin in the only one, and the end.
+    columns: Option<Vec<usize>>,
+}
+
+impl<'c, 'o> Results<'c, 'o> {
+    /// # Errors
+    /// [`Error::Shape`] for results that do not fit the features.
+    pub(crate) fn new(
+        outs: &'c mut [Out<'o>],
+        tables: &[Served],
+        features: &[Feature<'_>],
+        bagged: &[Bagged],
+    ) -> Result<Results<'c, 'o>> {
+        let table_of = |feature: &Feature<'_>| &tables[feature.table].table;
+        let wanted = features.iter().zip(bagged);
+        if let [out] = outs
+            && features.len() > 1
+        {
+            let mut columns = vec![0];
+            for (feature, bagged) in wanted {
+                let (table, first) = (table_of(feature), columns[columns.len() - 1]);
+                if bagged.bags() != out.rows {
+                    let (name, bags, rows) = (table.name(), bagged.bags(), out.rows);
+                    return Err(Error::shape(format!(
+                        "{name}: {bags} bags, beside others in a result of {rows} rows"
+                    )));
+                }
+                columns.push(first + table.dim());
+            }
+            let (dim, elements) = (out.dim, columns[features.len()]);
+            if dim != elements {
+                return Err(Error::shape(format!(
+                    "a result of {dim} columns for features of {elements} elements together"
+                )));
+            }
+            let columns = Some(columns);
+            return Ok(Results { outs, columns });
+        }
+        if outs.len() != features.len() {
+            let (features, outs) = (features.len(), outs.len());
+            return Err(Error::shape(format!(
+                "{outs} results for {features} features"
+            )));
+        }
+        for ((feature, bagged), out) in wanted.zip(outs.iter()) {
+            let table = table_of(feature);
+            out.check(table.name(), bagged.bags(), table.dim())?;
+        }
+        Ok(Results {
+            outs,
+            columns: None,
+        })
+    }
+
+    pub(crate) fn of(&mut self, feature: usize) -> Out<'_> {
+        match &self.columns {
+            None => {
+                let dim = self.outs[feature].dim;
+                self.outs[feature].columns(0..dim)
+            }
+            Some(columns) => self.outs[0].columns(columns[feature]..columns[feature + 1]),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::call::{BLOCK, Call, Failure, WINDOWS};
 use crate::division::Division;
 use crate::look_up::Feature;
 use crate::pending::{Pending, Pool};
-use crate::pool::Out;
+use crate::pool::{Out, Results};
 use crate::readers::now_and_then;
 use crate::reading::Reading;
 use crate::row_cache::{NO_SLOT, RowCache};
@@ -312,8 +312,9 @@ impl TableSet {
         }
     }
 
-    /// Looks features up: the rows of each one's bags go to its `out`. All bags that can be had are; those
-    /// that cannot are NaN there, and returned with the reason. `go_on` is asked every 50 ms or so.
+    /// Looks features up: the rows of each one's bags go to its `out`, or those of all features, side by
+    /// side, to the only one. All bags that can be had are; those that cannot are NaN there, and returned
+    /// with the reason. `go_on` is asked every 50 ms or so.
     ///
     /// ```
     /// # use outcore_core::{Session, Settings};
@@ -393,19 +394,10 @@ impl TableSet {
         let Inner {
             service, division, ..
         } = &*self.inner;
-        if features.len() != out.len() {
-            let (features, out) = (features.len(), out.len());
-            return Err(Error::shape(format!(
-                "{out} results for {features} features"
-            )));
-        }
         let tables = service.tables();
         let _numbers = service.hold_numbers(features.iter().map(Feature::held_bytes).sum())?;
         let bagged = bagged(&tables, features)?;
-        for ((feature, bagged), out) in features.iter().zip(&bagged).zip(out.iter()) {
-            let table = &tables[feature.table].table;
-            out.check(table.name(), bagged.bags(), table.dim())?;
-        }
+        let results = Results::new(out, &tables, features, &bagged)?;
         let numbers = features.iter().map(|feature| feature.table);
         let _shared = shared(&tables, numbers, go_on)?;
         if let Some(time) = time {
@@ -413,7 +405,7 @@ impl TableSet {
                 tables[feature.table].cache.changed().begin(time);
             }
         }
-        let outcome = Call::new(service, &tables, features, &bagged, out).run(go_on);
+        let outcome = Call::new(service, &tables, features, &bagged, results).run(go_on);
         if let Some(time) = time {
             self.withdraw(time);
         }

@@ -209,9 +209,9 @@ class _Contest:
         coming = deque(bags.submit(self._asked(number)) for number in range(first, first + self.ahead))
         try:
             for number in count(first + self.ahead):
-                sums = coming.popleft().result()
+                found = coming.popleft().result()
                 coming.append(bags.submit(self._asked(number)))
-                yield [torch.from_numpy(rows) for rows in sums]
+                yield bags.sums(found)
         finally:
             for one in coming:
                 one.result()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .._files import refusal
-from ..embedding import Feature, PendingLookUp, TableSet
+from ..embedding import JaggedBatch, PendingLookUp, TableSet
 from ..errors import UnsupportedError
 from .models import FLOAT_BYTES, ModelSpec
 from .networks import Bags, Lookup
@@ -135,15 +135,13 @@ class TableBags:
 
     def __init__(self, paths: Sequence[str], *, cache: int | None = None, readers: int = 2) -> None:
         self.tables = TableSet(paths, cache=cache, readers=readers)
+        self.dims = [table.dim for table in self.tables]
         self.ahead: tuple[Sequence[Lookup], PendingLookUp] | None = None
         self._told = (0, 0, 0)
 
-    def _features(self, lookups: Sequence[Lookup]) -> list[Feature]:
-        return [Feature(number, ids, offsets) for number, (ids, offsets) in enumerate(lookups)]
-
     def submit(self, lookups: Sequence[Lookup]) -> PendingLookUp:
-        """Looks a batch up while the caller computes."""
-        return self.tables.submit(self._features(lookups))
+        """Looks a batch up while the caller computes. Its result has the sums of all tables side by side."""
+        return self.tables.submit(_batch(lookups))
 
     def prefetch(self, lookups: Sequence[Lookup]) -> None:
         """Looks the next batch up while the network of this one runs."""
@@ -152,8 +150,12 @@ class TableBags:
     def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
         ahead, self.ahead = self.ahead, None
         if ahead is not None and ahead[0] is lookups:
-            return _tensors(ahead[1].result())
-        return _tensors(self.tables.look_up(self._features(lookups)))
+            return self.sums(ahead[1].result())
+        return self.sums(self.tables.look_up(_batch(lookups)))
+
+    def sums(self, found: np.ndarray[Any, Any]) -> list[Tensor]:
+        """Those of each table."""
+        return list(torch.split(torch.from_numpy(found), self.dims, 1))
 
     def facts(self) -> dict[str, Any]:
         """Hit rate, and units that were read, since the last call."""
@@ -164,8 +166,12 @@ class TableBags:
         return {"hit_rate": hits / looked_up if looked_up else 0.0, "units_read": units_read}
 
 
-def _tensors(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Tensor]:
-    return [torch.from_numpy(array) for array in arrays]
+def _batch(lookups: Sequence[Lookup]) -> JaggedBatch:
+    """Look-ups of as many samples each in all tables."""
+    counts = torch.tensor([len(ids) for ids, _ in lookups])
+    starts = torch.stack([offsets for _, offsets in lookups]) + (counts.cumsum(0) - counts)[:, None]
+    offsets = torch.cat([starts.flatten(), counts.sum()[None]])
+    return JaggedBatch(torch.cat([ids for ids, _ in lookups]).numpy(), offsets=offsets.numpy())
 
 
 def outcore(spec: ModelSpec, folder: str, *, readers: int = 2) -> Bags:

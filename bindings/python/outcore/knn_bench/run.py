@@ -39,11 +39,12 @@ def measure(
     options: Sequence[str] = (),
     wire: Wire | None = None,
     bind: bool = False,
+    cores: int | None = None,
     loopback: bool = False,
     timeout_s: float = 600,
 ) -> dict[str, Any]:
-    """One run, each rank on a core of its own with `bind`, as far as there are cores. Without a design it is one process. With
-    `loopback` ranks share no memory."""
+    """One run, each rank on a core of its own with `bind`, as far as there are cores, or as far as `cores` go. Without a design
+    it is one process. With `loopback` ranks share no memory."""
     if design is None:
         ranks, wire = 1, None
     own = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ def measure(
         words = []
     else:
         words += [word for name in variables if not name.startswith("OMPI_") for word in ("-x", name)]
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
     cores = len(allowed)
     if bind:
         own_core = f"set -- {' '.join(map(str, allowed))}; shift $((${{OMPI_COMM_WORLD_RANK:-0}} % {cores})); core=$1"

@@ -6,7 +6,10 @@ is free, which it is when its last block has been computed with and has gone on.
 - `exchange`: when computing is over, a rank sends and receives at once, and then computes on; `mpi`.
 - `overlap`: blocks go on while ranks compute; all others, which differ in slots and in what a transfer costs.
 
-Not in it: the order in which a kernel shares cores, links that ranks share, and queries in several groups, for each of which the
+Where ranks share cores, rank r computes on core r % cores, at a part of its speed: `crowding` says by how much two ranks on one
+core are slower than one after the other, since they share its caches and look for messages while the other computes.
+
+Not in it: the order in which a kernel shares a core, links that ranks share, and queries in several groups, for each of which the
 rows go round once more.
 """
 
@@ -53,6 +56,8 @@ class Costs:
         For a rank to read a block of its own.
     cores : int, optional
         That all ranks share; default one for each.
+    crowding : float
+        Core-seconds of a rank that shares its core, by those of one that does not.
     """
 
     block_s: npt.NDArray[np.float64]
@@ -61,6 +66,7 @@ class Costs:
     transfer_core_s: float = 0.0
     loading_s: float = 0.0
     cores: int | None = None
+    crowding: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,10 @@ class _Ring:
         self.ranks = [_Rank() for _ in range(self.count)]
         self.drag = min(0.9, costs.transfer_core_s / costs.transfer_s) if costs.transfer_s > 0 else 0.0
         self.events: list[tuple[float, int, str, int, int]] = []
-        self.number, self.now, self.active = 0, 0.0, 0
+        self.number, self.now = 0, 0.0
+        self.cores = min(costs.cores or self.count, self.count)
+        self.active = [0] * self.cores
+        """Ranks that compute on each core."""
 
     def run(self) -> Times:
         for rank in range(self.count):
@@ -175,8 +184,8 @@ class _Ring:
             one.idle_since = self.now
             seconds = self.costs.block_s if self.costs.block_s.ndim == 2 else self.costs.block_s[rank]
             one.left_s = float(seconds[(rank - hop) % self.count, index])
-            self.active += 1
-            self.share_all(rank)
+            self.active[rank % self.cores] += 1
+            self.share_core(rank)
 
     def may_send(self, one: _Rank, right: _Rank) -> bool:
         if one.sending or one.sent >= self.rounds or not self.is_here(one, one.sent):
@@ -193,18 +202,18 @@ class _Ring:
         if not one.computing:
             return
         one.left_s -= one.rate * (self.now - one.since)
-        cores = self.costs.cores
-        rate = 1.0 if cores is None else min(1.0, cores / self.active)
+        core = rank % self.cores
+        is_crowded = core < self.count - self.cores
+        rate = 1.0 / self.active[core] / (self.costs.crowding if is_crowded else 1.0)
         if self.design == "overlap":
             rate *= max(0.05, 1.0 - self.drag * (one.sending + one.receiving))
         one.rate, one.since = rate, self.now
         one.version += 1
         self.later(max(0.0, one.left_s) / rate, "computed", rank, one.version)
 
-    def share_all(self, rank: int) -> None:
-        """When another number of ranks compute."""
-        crowded = self.costs.cores is not None and self.count > self.costs.cores
-        for other in range(self.count) if crowded else (rank,):
+    def share_core(self, rank: int) -> None:
+        """When another number of ranks compute on its core."""
+        for other in range(rank % self.cores, self.count, self.cores):
             self.share(other)
 
     # What has ended
@@ -238,10 +247,10 @@ class _Ring:
         one.computed += 1
         one.times["computing"] += self.now - one.idle_since
         one.idle_since = self.now
-        self.active -= 1
+        self.active[rank % self.cores] -= 1
         if self.design != "overlap" and not self.is_own(round_ + 1):
             one.phases = {"send", "receive"}
-        self.share_all(rank)
+        self.share_core(rank)
 
 
 # Constants of measured runs
@@ -259,6 +268,8 @@ class Fitted:
         For a byte over a link.
     byte_core_s : float
         Core-seconds that it takes from a rank which sends one and receives one while it computes.
+    crowding : float
+        Of two ranks on one core.
     """
 
     rows: int
@@ -270,11 +281,15 @@ class Fitted:
     byte_core_s: float
     latency_s: float
     loading_s: float
+    crowding: float = 1.0
 
 
-def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]]) -> Fitted:
-    """Constants from results of `run.measure` on two ranks; `baseline` are those of `mpi`, which sends and receives at once."""
-    for one in (*runs, *baseline):
+def fit(
+    design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]], crowded: Sequence[dict[str, Any]] = ()
+) -> Fitted:
+    """Constants from results of `run.measure` on two ranks; `baseline` are those of `mpi`, which sends and receives at once,
+    `crowded` those of the design with both ranks on one core."""
+    for one in (*runs, *baseline, *crowded):
         if one["n_ranks"] != 2:
             raise ArgumentError(f"constants are fitted to runs of 2 ranks, not of {one['n_ranks']}")
     # Of several runs the quickest, which others on the machine disturbed least.
@@ -282,7 +297,7 @@ def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str
     total = float(first["bytes_sent"])
     extra = float(first["computing_s"] - quickest["computing_s"])
     started = float(np.mean([rank["waiting_s"][0] for rank in first["ranks"]]))
-    return Fitted(
+    fitted = Fitted(
         rows=first["rows"],
         queries=first["queries"],
         row_bytes=total / first["rows"],
@@ -293,6 +308,22 @@ def fit(design: str, runs: Sequence[dict[str, Any]], baseline: Sequence[dict[str
         latency_s=200e-6,
         loading_s=started,
     )
+    if crowded:
+        measured = min(float(one["ring_s"]) for one in crowded)
+        return replace(fitted, crowding=_crowding(design, fitted, measured))
+    return fitted
+
+
+def _crowding(design: str, fitted: Fitted, measured_s: float) -> float:
+    """With which two ranks on one core take as long as they did."""
+    least, most = 1.0, 4.0
+    while most - least > 1e-3:
+        middle = (least + most) / 2
+        if predict(design, replace(fitted, crowding=middle), 2, cores=1).ring_s < measured_s:
+            least = middle
+        else:
+            most = middle
+    return least
 
 
 def _exchange_s(run: dict[str, Any]) -> float:
@@ -324,6 +355,7 @@ def costs_of(
         transfer_core_s=block_bytes * fitted.byte_core_s / 2,
         loading_s=fitted.loading_s * block_bytes / fitted.slot_bytes,
         cores=cores,
+        crowding=fitted.crowding,
     )
 
 
@@ -349,8 +381,11 @@ def predict(design: str, fitted: Fitted, ranks: int, **given: Any) -> Times:
 COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
 
 
-def predictions(found: Sequence[dict[str, Any]], most: int = 1024) -> list[dict[str, Any]]:
-    """Each design on up to a number of ranks, by constants of its runs on two, beside the quickest run that was measured."""
+def predictions(
+    found: Sequence[dict[str, Any]], most: int = 1024, crowded: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Each design on up to a number of ranks, by constants of its runs on two, beside the quickest run that was measured. Of runs
+    of two ranks on one core, if there are any, it is known what sharing a core costs."""
     two = [one for one in found if one["n_ranks"] == 2]
     baseline = [one for one in two if one["design"] == "mpi"]
     if not baseline:
@@ -358,7 +393,7 @@ def predictions(found: Sequence[dict[str, Any]], most: int = 1024) -> list[dict[
     told: list[dict[str, Any]] = []
     for design in dict.fromkeys(one["design"] for one in two):
         runs = [one for one in two if one["design"] == design]
-        fitted = fit(design, runs, baseline)
+        fitted = fit(design, runs, baseline, [one for one in crowded if one["design"] == design])
         for count in (count for count in COUNTS if count <= most):
             measured = [one for one in found if (one["design"], one["n_ranks"]) == (design, count)]
             factor = count / 2 if two[0].get("weak") else 1

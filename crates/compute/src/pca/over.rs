@@ -79,7 +79,7 @@ impl Solve {
                 let delta = self.delta(&sums);
                 let means = Means::gather(team, self.rows, Ok(self.own_mean(outcome, &delta)))?;
                 let matrix = team.sum(Ok(self.centred(matrix, &delta)))?;
-                let model = (team.rank() == 0).then(|| self.search(matrix, &means, stage));
+                let model = (team.rank() == 0).then(|| self.search_all(matrix, &means, stage));
                 self.tell(team, model.transpose(), means.of_all)
             }
             Products::Stored(extent) => self.search_stored(team, outcome, &extent, stage),
@@ -94,7 +94,7 @@ impl Solve {
 
     fn own_mean(&self, outcome: &Outcome, delta: &[f64]) -> Vec<f64> {
         match self.rows {
-            0 => vec![0.0; self.features],
+            0 => vec![0.0; self.search.features],
             _ => self.mean(outcome, delta),
         }
     }
@@ -102,28 +102,28 @@ impl Solve {
     /// S of the rank's own rows about their mean.
     fn centred(&self, mut matrix: Vec<f64>, delta: &[f64]) -> Vec<f64> {
         let n = self.rows as f64;
-        for (row, values) in matrix.chunks_mut(self.features).enumerate() {
+        for (row, values) in matrix.chunks_mut(self.search.features).enumerate() {
             let pairs = values.iter_mut().zip(delta);
             pairs.for_each(|(value, other)| *value -= n * delta[row] * other);
         }
         matrix
     }
 
-    fn search(
+    fn search_all(
         &self,
         mut matrix: Vec<f64>,
         means: &Means,
         stage: &mut Stage,
     ) -> Result<(Eigen<f64>, f64)> {
-        let freedom = self.freedom();
-        for (row, values) in matrix.chunks_mut(self.features).enumerate() {
+        let freedom = self.search.freedom();
+        for (row, values) in matrix.chunks_mut(self.search.features).enumerate() {
             for (scale, off) in means.between(row) {
                 let pairs = values.iter_mut().zip(off);
                 pairs.for_each(|(value, off)| *value += scale * off);
             }
             values.iter_mut().for_each(|value| *value /= freedom);
         }
-        self.eigen(matrix, stage)
+        self.search.eigen(matrix, stage)
     }
 
     /// What rank 0 has found, on every rank.
@@ -136,7 +136,7 @@ impl Solve {
         let sent = found.map(|found| match found {
             None => Vec::new(),
             Some((eigen, total)) => {
-                let model = self.model(eigen, Vec::new(), total);
+                let model = self.search.model(eigen, Vec::new(), total);
                 let count = [model.total_variance, model.explained_variance.len() as f64];
                 let numbers = [&count[..], &model.explained_variance, &model.components].concat();
                 told(&numbers)
@@ -145,8 +145,8 @@ impl Solve {
         let told = heard(&team.broadcast(sent)?);
         let (explained, components) = told[2..].split_at(told[1] as usize);
         Ok(Pca {
-            samples: self.samples,
-            features: self.features as u64,
+            samples: self.search.samples,
+            features: self.search.features as u64,
             mean,
             components: components.to_vec(),
             explained_variance: explained.to_vec(),
@@ -164,13 +164,13 @@ impl Solve {
     ) -> Result<Pca> {
         let panels = self.stored(extent);
         let sums = match self.rows {
-            0 => Ok(vec![0.0; self.features]),
+            0 => Ok(vec![0.0; self.search.features]),
             _ => panels.sums(stage),
         };
         let delta = self.delta(&team.agree(sums)?);
         let means = Means::gather(team, self.rows, Ok(self.own_mean(outcome, &delta)))?;
         let total = team.sum(Ok(vec![self.own_total(&delta)]))?[0] + self.total_between(&means);
-        let freedom = self.freedom();
+        let freedom = self.search.freedom();
         let summed = Summed {
             team,
             panels,
@@ -181,8 +181,11 @@ impl Solve {
         };
         let found = match team.rank() {
             0 => {
-                let kept = self.kept().unwrap_or(self.features);
-                let eigen = self.krylov.largest(&self.session, &summed, kept, stage);
+                let kept = self.search.kept().unwrap_or(self.search.features);
+                let eigen = self
+                    .search
+                    .krylov
+                    .largest(&self.search.session, &summed, kept, stage);
                 // The others wait for columns: none are left.
                 let eigen = eigen.and_then(|eigen| summed.end().map(|()| eigen));
                 eigen.map(|eigen| Some((eigen, total / freedom)))

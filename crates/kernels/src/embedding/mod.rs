@@ -37,7 +37,7 @@
 //! let starts = [0, bytes, bytes, bytes];
 //! let mut pooled = [0.0; 8];
 //! let row = |number: usize| &slots[starts[number]..][..bytes];
-//! encoding.pool_bags(Pooling::Sum, row, &[3, 4], Weights::Equal, &mut pooled);
+//! encoding.pool_bags(Pooling::Sum, row, &[3, 4], Weights::Equal, pooled.chunks_mut(dim));
 //! assert_eq!(pooled, [-2.0, 1.0, 4.0, 763.0, -1.0, 0.0, 1.0, 254.0]);
 //! # Ok::<(), outcore_kernels::embedding::UnknownEncoding>(())
 //! ```

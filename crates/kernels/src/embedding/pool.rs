@@ -206,7 +206,7 @@ impl RowEncoding {
     }
 
     /// Pools bags of rows: bag i has the rows from `ends[i - 1]` (0 for the first) up to `ends[i]`,
-    /// and row i of `pooled`, which is n x dim for n `ends`, gets the result.
+    /// and the i-th of `pooled` gets the result.
     ///
     /// `row` gives the bytes of a row by its number, wherever they are. It is called once for each,
     /// in order, and some rows ahead, across the ends of bags: they are prefetched.
@@ -215,32 +215,24 @@ impl RowEncoding {
     ///
     /// # Panics
     /// `ends` decrease; weights are for another number of rows, or not for a sum; a row has another
-    /// length than one of dim elements; `pooled` is no number of rows.
-    pub fn pool_bags<'a>(
+    /// length than one of its bag's result; there are fewer results than bags.
+    pub fn pool_bags<'a, 'o>(
         self,
         pooling: Pooling,
         row: impl Fn(usize) -> &'a [u8],
         ends: &[usize],
         weights: Weights<'_>,
-        pooled: &mut [f32],
+        mut pooled: impl Iterator<Item = &'o mut [f32]>,
     ) {
-        let (count, dim) = (
-            ends.last().copied().unwrap_or(0),
-            pooled.len() / ends.len().max(1),
-        );
-        assert_eq!(
-            pooled.len(),
-            dim * ends.len(),
-            "elements of {} bags",
-            ends.len()
-        );
+        let count = ends.last().copied().unwrap_or(0);
         assert!(
             matches!(weights, Weights::Equal) || pooling == Pooling::Sum,
             "weights are for sums"
         );
         let mut rows = Rows::new(self, row, count, weights);
         let mut start = 0;
-        for (&end, out) in ends.iter().zip(pooled.chunks_exact_mut(dim.max(1))) {
+        for &end in ends {
+            let out = pooled.next().expect("a result for each bag");
             assert!(start <= end && end <= count, "ends of bags decrease");
             rows.pool_bag(pooling, start..end, out);
             start = end;

@@ -303,7 +303,7 @@ fn bags_are_their_rows_one_by_one() {
             (Pooling::Max, Weights::Equal),
         ] {
             let mut pooled = vec![7.0; ends.len() * dim];
-            encoding.pool_bags(pooling, row, &ends, weights, &mut pooled);
+            encoding.pool_bags(pooling, row, &ends, weights, pooled.chunks_mut(dim));
             for (bag, found) in bags().zip(pooled.chunks(dim)) {
                 let mut expected = vec![0.0; dim];
                 for number in bag.clone() {
@@ -366,7 +366,13 @@ fn no_rows_and_no_bags_change_nothing() {
     RowEncoding::F32.pool_sum(&[], &[], Weights::Equal, &mut sum);
     RowEncoding::F16.pool_max(&[], &[], &mut sum);
     assert_eq!(sum, [1.0; 4]);
-    RowEncoding::BF16.pool_bags(Pooling::Max, |_| &[], &[], Weights::Equal, &mut []);
+    RowEncoding::BF16.pool_bags(
+        Pooling::Max,
+        |_| &[],
+        &[],
+        Weights::Equal,
+        std::iter::empty(),
+    );
     RowEncoding::BF16.decode_rows(|_| &[], 4, &mut []);
 }
 

@@ -155,7 +155,7 @@ fn bags(golden: &mut Reader) {
                 |number| &rows[number * number % 5],
                 &[20],
                 weights,
-                &mut pooled,
+                std::iter::once(&mut pooled[..]),
             );
             assert_eq!(
                 bits(&pooled),

@@ -9,8 +9,8 @@ use outcore_core::{DType, Error, Order, Session, WrapDevice};
 use outcore_device::{Device, Faults, Faulty};
 use outcore_tables::placement::{Placement, Queries};
 use outcore_tables::{
-    Bags, Failure, Feature, Ids, Opening, Out, PolicyKind, Pooling, RowEncoding, ScaleBias,
-    Serving, Table, TableSet, TableWriter, write_packed,
+    Bags, Failure, Feature, Ids, JaggedBatch, Opening, Out, PolicyKind, Pooling, RowEncoding,
+    ScaleBias, Serving, Table, TableSet, TableWriter, write_packed,
 };
 
 fn session(folder: &Path) -> Session {
@@ -429,6 +429,62 @@ fn several_features_and_tables_in_one_call() {
             ))
         );
     }
+
+    let tables: Vec<usize> = asked.iter().map(|(table, _)| *table).collect();
+    let all = || asked.iter().flat_map(|(_, bags)| bags);
+    let ids: Vec<i64> = all().flatten().copied().collect();
+    let lengths: Vec<i64> = all().map(|bag| bag.len() as i64).collect();
+    let batch = JaggedBatch {
+        tables: &tables,
+        ids: Ids::I64(&ids),
+        lengths: Ids::I64(&lengths),
+        mode: Pooling::Mean,
+        weights: None,
+    };
+    concatenated.fill(0.0);
+    let bytes = bytemuck::cast_slice_mut(&mut concatenated);
+    let out = Out::new(bytes, DType::F32, 4 * pitch, 16, pitch).unwrap();
+    let failed = set.look_up(&batch.features().unwrap(), &mut [out], &mut || true);
+    assert!(failed.unwrap().is_empty());
+    for (result, (start, table)) in results.iter().zip(starts.iter().zip(&tables)) {
+        let dim = 4 + table;
+        for (bag, expected) in result.chunks_exact(dim).enumerate() {
+            let found = &concatenated[bag * pitch + start..][..dim];
+            assert_eq!(bits(found), bits(expected));
+        }
+    }
+    for (rows, columns) in [(15, pitch), (16, pitch - 1)] {
+        let bytes = bytemuck::cast_slice_mut(&mut concatenated);
+        let out = Out::new(bytes, DType::F32, 4 * pitch, rows, columns).unwrap();
+        let refused = set.look_up(&batch.features().unwrap(), &mut [out], &mut || true);
+        assert!(matches!(refused, Err(Error::Shape { .. })));
+    }
+}
+
+#[test]
+fn what_makes_no_batch_is_refused() {
+    let batch = JaggedBatch {
+        tables: &[0, 1],
+        ids: Ids::I32(&[1, 2, 3]),
+        lengths: Ids::I32(&[1, 2]),
+        mode: Pooling::Sum,
+        weights: Some(&[1.0; 3]),
+    };
+    assert_eq!(batch.features().unwrap()[1].weights.unwrap().len(), 2);
+    for lengths in [&[1, 1][..], &[1, 2, 0], &[2, 2], &[4, -1], &[i32::MAX; 2]] {
+        let lengths = Ids::I32(lengths);
+        assert!(JaggedBatch { lengths, ..batch }.features().is_err());
+    }
+    let weights = Some(&[1.0; 2][..]);
+    assert!(JaggedBatch { weights, ..batch }.features().is_err());
+    assert!(
+        JaggedBatch {
+            tables: &[],
+            ..batch
+        }
+        .features()
+        .is_err()
+    );
 }
 
 #[test]

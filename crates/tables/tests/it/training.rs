@@ -495,7 +495,11 @@ fn a_step_that_fails_leaves_the_table_as_it_was() {
                 Ok(()) => model.step(&batch, Pooling::Sum, &update(&optimizer, 0.1, step).0),
                 Err(error) => {
                     failures += 1;
-                    is_full |= matches!(error, Error::Store(outcore_store::Error::Full { .. }));
+                    if matches!(error, Error::Store(outcore_store::Error::Full { .. })) {
+                        is_full = true;
+                        let told = error.to_string();
+                        assert!(told.contains(&path.display().to_string()), "{told}");
+                    }
                 }
             }
         }

@@ -1,0 +1,188 @@
+//! The covariance of sparse rows: one pass for the lower triangle of X^T X, a product for each pair of entries of a row.
+//!
+//! Nothing is taken off the rows, which would make them dense: S is X^T X - n m m^T. Where the mean m of a column
+//! is t times its deviation, some 2 log10 t of the 15 digits of its variance are lost; where most elements are
+//! zeros, t is below 1.
+//!
+//! Cost: one pass over X; p (p + 1) / 2 products for a row of p entries; 4 d^2 bytes a lane, and 12 d^2 at the end.
+
+use outcore_core::{Error, Job, MemorySplit, Result, Session, with_real};
+use outcore_engine::Plan;
+use outcore_kernels::{Lines, MatRef, Real, mirror_lower, view_mut};
+use outcore_matrix::{Compressed, Rows, Sparse};
+
+use super::search::Search;
+use super::{Components, Pca, Wanted};
+use crate::pass::{Fold, fold};
+
+/// Finds the principal components of sparse rows, stored by rows, which are not made dense. `mean` is that of each
+/// column.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::linalg::sparse_column_statistics;
+/// use outcore_compute::pca::{Components, fit_sparse};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let mean = sparse_column_statistics(&session, &a)?.run()?.columns.mean;
+/// let found = fit_sparse(&session, &a, mean, Components::Count(1), 0)?.run()?;
+/// assert!((found.total_variance - 7.0).abs() < 1e-9);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fit`](super::fit); [`Error::Value`] for a matrix that is stored by columns, and for a mean that is not one
+/// finite number a column.
+pub fn fit_sparse(
+    session: &Session,
+    a: &Sparse,
+    mean: Vec<f64>,
+    components: Components,
+    seed: u64,
+) -> Result<Job<Pca>> {
+    let wanted = Wanted {
+        samples: a.rows(),
+        components,
+        seed,
+    };
+    wanted.check(a.name(), a.cols())?;
+    if a.format() != Compressed::Rows {
+        return Err(Error::value(format!(
+            "{} is stored by columns; a covariance is made of rows",
+            a.name()
+        )));
+    }
+    if mean.len() as u64 != a.cols() || mean.iter().any(|mean| !mean.is_finite()) {
+        return Err(Error::value(format!(
+            "{}: a mean that is not one finite number for each of {} columns",
+            a.name(),
+            a.cols()
+        )));
+    }
+    let d = mean.len();
+    let search = Search::new(session, wanted, d);
+    let (triangle, matrix) = (8 * elements(d) as u64, 8 * (d as u64).saturating_pow(2));
+    let bytes = matrix.saturating_add(search.basis_bytes());
+    let available = MemorySplit::new(session).free();
+    let needed = bytes.saturating_add(triangle);
+    if needed > available {
+        return Err(Error::OverBudget {
+            what: format!("the covariance of {d} features"),
+            needed,
+            available,
+            budget: session.memory_bytes(),
+        });
+    }
+    let mut plan = Plan::new("pca fit");
+    plan.bound(a.stored_bytes());
+    plan.hold(needed);
+    plan.note("passes", 1);
+    plan.note("covariance", "in memory");
+    let (own, a) = (session.clone(), a.clone());
+    Job::driven(session, vec![plan], move |stage, _| {
+        let rows = Rows::Sparse(a.clone());
+        let products = with_real!(a.real(), T => fold::<T, _>(&own, "covariance", &rows, Products { columns: d })?);
+        let products = stage.complete(products)?;
+        let _held = stage.reserve("the covariance", needed)?;
+        let mut matrix = vec![0.0; d * d];
+        for (row, values) in matrix.chunks_mut(d).enumerate() {
+            values[..=row].copy_from_slice(&products[elements(row)..elements(row + 1)]);
+        }
+        drop(products);
+        mirror_lower(view_mut(&mut matrix, d, d, d, 1)?)?;
+        let (eigen, total) = search.leading(matrix, &mean, stage)?;
+        Ok(search.model(eigen, mean, total))
+    })
+}
+
+/// Elements of the lower triangle of so many rows, and where the next row begins.
+fn elements(rows: usize) -> usize {
+    match rows % 2 {
+        0 => (rows / 2).saturating_mul(rows + 1),
+        _ => rows.saturating_mul(rows / 2 + 1),
+    }
+}
+
+/// Sums of products of the entries of each row: the lower triangle, row after row.
+struct Products {
+    columns: usize,
+}
+
+impl<T: Real> Fold<T> for Products {
+    type Element = f64;
+
+    fn elements(&self) -> usize {
+        elements(self.columns)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        8 * elements(self.columns) as u64
+    }
+
+    /// The entries of one row.
+    fn task_bytes(&self, _rows: usize) -> usize {
+        size_of::<(usize, f64)>() * self.columns
+    }
+
+    fn needs_whole_lines(&self) -> bool {
+        true
+    }
+
+    fn dense(&self, _state: &mut [f64], _first: u64, _rows: MatRef<'_, T>) -> Result<()> {
+        Err(Error::value("this takes sparse rows"))
+    }
+
+    fn sparse(&self, state: &mut [f64], _first: u64, lines: impl Lines<T>) -> Result<()> {
+        let mut row: Vec<(usize, f64)> = Vec::with_capacity(self.columns);
+        lines.each_line(|_, entries| {
+            row.clear();
+            entries.each(|column, value| row.push((column, value.f64())));
+            if !row.is_sorted_by(|one, next| one.0 < next.0) {
+                add_up_duplicates(&mut row);
+            }
+            for (at, &(column, value)) in row.iter().enumerate() {
+                let products = &mut state[elements(column)..][..=column];
+                for &(other, by) in &row[..=at] {
+                    products[other] += value * by;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn merge(&self, into: &mut [f64], other: &[f64]) {
+        into.iter_mut()
+            .zip(other)
+            .for_each(|(into, other)| *into += other);
+    }
+}
+
+/// Entries in the order of columns, one for each.
+fn add_up_duplicates(row: &mut Vec<(usize, f64)>) {
+    row.sort_by_key(|(column, _)| *column);
+    row.dedup_by(|next, kept| {
+        let is_same = next.0 == kept.0;
+        if is_same {
+            kept.1 += next.1;
+        }
+        is_same
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_triangle_has_its_rows_one_after_another() {
+        let starts: Vec<usize> = (0..6).map(elements).collect();
+        assert_eq!(starts, [0, 1, 3, 6, 10, 15]);
+    }
+
+    #[test]
+    fn duplicates_count_as_one_entry_with_their_sum() {
+        let mut row = vec![(3, 1.0), (1, 2.0), (3, 0.5), (0, 4.0)];
+        add_up_duplicates(&mut row);
+        assert_eq!(row, [(0, 4.0), (1, 2.0), (3, 1.5)]);
+    }
+}
