@@ -224,7 +224,7 @@ def model(spec: Spec) -> Result:
     tables = TableSet(told["paths"], cache=spec["cache"], reading=spec["memory"] // 4)
     lengths = np.repeat(told["lookups"], size)
 
-    def sums() -> Iterator[Array]:
+    def sums() -> Iterator[list[Array]]:
         if spec["mode"] == "network":
             yield from itertools.repeat(submit(0).result())
         coming = deque(submit(number) for number in range(spec["ahead"]))
@@ -244,7 +244,7 @@ def model(spec: Spec) -> Result:
     with torch.inference_mode():
         for number, found in enumerate(sums()):
             if spec["mode"] != "look-ups":
-                network(dense, torch.from_numpy(found).split(shape.dim, 1))
+                network(dense, [torch.from_numpy(rows) for rows in found])
             elapsed = time.perf_counter() - started
             done += number > warm
             if done and elapsed > spec["seconds"]:
@@ -253,7 +253,7 @@ def model(spec: Spec) -> Result:
                 warm, started, used, before = number, time.perf_counter(), processor_seconds(), reads()
     seconds, cpu, read = time.perf_counter() - started, processor_seconds() - used, reads() - before
     batch = np.split(np.array(ids[0 if spec["mode"] == "network" else number]), ends[:-1])
-    error = worst(np.split(found, len(batch), axis=1), batch, told["paths"], told["lookups"])
+    error = worst(found, batch, told["paths"], told["lookups"])
     facts = {"prepare_s": started - begun, "error": error, **({} if spec["mode"] == "network" else {"reads": read})}
     return {"seconds": [seconds], "cpu_seconds": cpu, "work": float(done * size), **facts}
 

@@ -101,7 +101,7 @@ class Feature:
 @dataclass(frozen=True)
 class JaggedBatch:
     """What a call asks of several tables of a set, in the form of TorchRec's `KeyedJaggedTensor` and of FBGEMM's table-batched
-    embeddings: few arrays for all features. Its result is one array, samples x elements of all features.
+    embeddings: few arrays for all features. Its results lie in one block of memory.
 
     Parameters
     ----------
@@ -487,8 +487,7 @@ class TableSet:
         ----------
         features : sequence of Feature, or JaggedBatch
         concatenate : bool
-            Whether the results are one array, side by side, as the first layer of a network takes them. Those of a `JaggedBatch`
-            always are.
+            Whether the results are one array, side by side, as the first layer of a network takes them.
 
         Returns
         -------
@@ -624,6 +623,10 @@ class TableSet:
         return f"<TableSet of {len(self)} tables>"
 
 
+Place = tuple[npt.NDArray[Any], str, list[int] | None]
+"""Memory of a result, its type, and the elements of each where several lie one after another."""
+
+
 class _Result(NamedTuple):
     """Of a feature."""
 
@@ -631,10 +634,10 @@ class _Result(NamedTuple):
     dim: int
     dtype: np.dtype[Any]
 
-    def empty(self) -> tuple[Rows, tuple[npt.NDArray[Any], str]]:
+    def empty(self) -> tuple[Rows, Place]:
         """Memory for it, and the same as the native half takes it."""
         rows, name = np.empty((self.bags, self.dim), self.dtype), _name(self.dtype)
-        return rows, (rows.view(np.uint16) if name == "bfloat16" else rows, name)
+        return rows, (rows.view(np.uint16) if name == "bfloat16" else rows, name, None)
 
 
 class _Call(NamedTuple):
@@ -642,14 +645,17 @@ class _Call(NamedTuple):
 
     native: Any
     asked: list[_Result]
-    is_batch: bool = False
-    """One result for all features."""
+    dims: list[int] | None = None
+    """Of a batch, whose features have one result together: the elements of each."""
 
-    def results(self, concatenate: bool) -> tuple[Any, list[tuple[npt.NDArray[Any], str]]]:
+    def results(self, concatenate: bool) -> tuple[Any, list[Place]]:
         """Memory for the results, and the same as the native half takes it."""
-        if concatenate or self.is_batch:
+        if concatenate:
             rows, place = self._side_by_side().empty()
             return rows, [place]
+        if self.dims is not None:
+            rows, (stored, name, _) = self.asked[0].empty()
+            return _cut(rows.ravel(), self.dims), [(stored, name, self.dims)]
         made = [result.empty() for result in self.asked]
         return [rows for rows, _ in made], [place for _, place in made]
 
@@ -664,13 +670,13 @@ class _Joined(NamedTuple):
     """Tables whose results are side by side: their numbers, their elements together, and the type of those."""
 
     numbers: list[int]
-    dim: int
+    dims: list[int]
     dtype: np.dtype[Any]
 
     @classmethod
     def of(cls, tables: Sequence[Table]) -> _Joined:
         numbers, dims = [table._number for table in tables], [table.dim for table in tables]
-        return cls(numbers, sum(dims), _common(table.dtype for table in tables))
+        return cls(numbers, dims, _common(table.dtype for table in tables))
 
 
 def _common(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
@@ -694,7 +700,16 @@ def _jagged(batch: JaggedBatch, tables: _Joined) -> _Call:
         if weights.shape != ids.shape:
             raise ShapeError(f"per_sample_weights of shape {weights.shape} for ids of {ids.shape}")
     native = (tables.numbers, ids, lengths.ravel(), batch.mode, weights)
-    return _Call(native, [_Result(bags, tables.dim, _dtype(batch.dtype) or tables.dtype)], is_batch=True)
+    return _Call(native, [_Result(bags, sum(tables.dims), _dtype(batch.dtype) or tables.dtype)], tables.dims)
+
+
+def _cut(block: npt.NDArray[Any], dims: list[int]) -> list[Rows]:
+    """Results that lie one after another."""
+    bags = len(block) // sum(dims)
+    if len(set(dims)) == 1:
+        return list(block.reshape(len(dims), bags, dims[0]))
+    parts = np.split(block, np.cumsum([bags * dim for dim in dims[:-1]]))
+    return [part.reshape(bags, dim) for part, dim in zip(parts, dims, strict=True)]
 
 
 def _lengths(batch: JaggedBatch) -> npt.NDArray[Any]:

@@ -565,13 +565,13 @@ class Tables:
     def look_up(
         self,
         asked: list[tuple[Any, ...]] | tuple[Any, ...],
-        results: Sequence[tuple[npt.NDArray[Any], str]],
+        results: Sequence[tuple[npt.NDArray[Any], str, list[int] | None]],
         time: int | None,
     ) -> list[tuple[int, int, Any]]: ...
     def submit(
         self,
         asked: list[tuple[Any, ...]] | tuple[Any, ...],
-        results: Sequence[tuple[npt.NDArray[Any], str]],
+        results: Sequence[tuple[npt.NDArray[Any], str, list[int] | None]],
         time: int | None,
     ) -> PendingLookUp: ...
     def withdraw(self, time: int) -> None: ...

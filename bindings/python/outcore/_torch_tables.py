@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ._embedding import Feature, Mode, PendingLookUp, Table, _Asked, _checked
+from ._embedding import Feature, Mode, PendingLookUp, Place, Table, _Asked, _checked
 from ._settings import PathLike
 from .errors import ArgumentError, ShapeError
 
@@ -30,7 +30,7 @@ class _LookedUp(NamedTuple):
     """A feature as the native half takes it, its memory for the result, and the tensor on that."""
 
     native: tuple[Any, ...]
-    place: tuple[npt.NDArray[Any], str]
+    place: Place
     out: Tensor
 
 
@@ -90,7 +90,7 @@ class _OnTable(nn.Module, ABC):
         out = torch.empty((rows, self.table.dim), dtype=self.dtype)
         stored = (out.view(torch.uint16) if self.dtype == torch.bfloat16 else out).numpy()
         # The type of the memory is that of the tensor, whatever NumPy sees of it.
-        place = (stored, DTYPES[self.dtype])
+        place = (stored, DTYPES[self.dtype], None)
         return _LookedUp(_Asked.of(feature, self.table).native, place, out.view(*shape, self.table.dim))
 
     @abstractmethod

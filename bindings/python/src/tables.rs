@@ -85,8 +85,9 @@ enum Asked<'py> {
     Batch(AskedBatch<'py>),
 }
 
-/// Memory of a result, and its type.
-type Place<'py> = (Bound<'py, PyUntypedArray>, String);
+/// Memory of a result, its type, and, where it is that of several, which have equally many rows and lie one after
+/// another, the elements of a row of each.
+type Place<'py> = (Bound<'py, PyUntypedArray>, String, Option<Vec<usize>>);
 
 /// A feature, the gradient of its result, and the order of its members.
 type AskedGradient<'py> = (
@@ -548,30 +549,47 @@ fn contiguous(array: &Bound<'_, PyUntypedArray>, wanted: &[DType]) -> PyResult<D
     }
 }
 
-/// A result: rows without gaps.
+/// Results: rows without gaps, and one result behind another.
 struct Target {
     bytes: Buf,
     dtype: DType,
     rows: usize,
-    dim: usize,
+    dims: Vec<usize>,
 }
 
 impl Target {
-    fn of((out, dtype): &Place<'_>) -> PyResult<Target> {
+    fn of((out, dtype, dims): &Place<'_>) -> PyResult<Target> {
         let dtype = DType::parse(dtype).ok_or_else(|| wrong(format!("dtype '{dtype}'")))?;
         // bfloat16 comes as integers of 16 bits.
         let stored = contiguous(out, &[DType::F32, DType::F16, DType::I16, DType::U16])?;
+        if stored.bytes() != dtype.bytes() {
+            return Err(wrong(format!("{stored} has no room for {dtype}")));
+        }
         let &[rows, dim] = out.shape() else {
             return Err(wrong("a result is a matrix"));
         };
-        if stored.bytes() != dtype.bytes() {
-            return Err(wrong(format!("{stored} has no room for {dtype}")));
+        let dims = dims.clone().unwrap_or_else(|| vec![dim]);
+        if dims.iter().sum::<usize>() != dim {
+            return Err(wrong(format!(
+                "results of {dims:?} elements in one of {dim}"
+            )));
         }
         Ok(Target {
             bytes: adopt(out, out.len() * dtype.bytes() as usize),
             dtype,
             rows,
-            dim,
+            dims,
+        })
+    }
+
+    fn outs(&mut self) -> impl Iterator<Item = outcore::Result<Out<'_>>> {
+        let (dtype, rows) = (self.dtype, self.rows);
+        let mut rest = &mut self.bytes[..];
+        self.dims.iter().map(move |&dim| {
+            let pitch = dim * dtype.bytes() as usize;
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(rows * pitch);
+            rest = others;
+            Out::new(own, dtype, pitch, rows, dim)
         })
     }
 }
@@ -595,21 +613,10 @@ impl Call {
         time: Option<u64>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> outcore::Result<Vec<Failure>> {
-        let mut results = std::mem::take(&mut self.results);
-        let mut outs = results
-            .iter_mut()
-            .map(|result| {
-                let pitch = result.dim * result.dtype.bytes() as usize;
-                Out::new(
-                    &mut result.bytes,
-                    result.dtype,
-                    pitch,
-                    result.rows,
-                    result.dim,
-                )
-            })
-            .collect::<outcore::Result<Vec<Out<'_>>>>()?;
-        set.look_up_at(&self.own.features()?, &mut outs, time, go_on)
+        let features = self.own.features()?;
+        let outs = self.results.iter_mut().flat_map(Target::outs);
+        let mut outs = outs.collect::<outcore::Result<Vec<Out<'_>>>>()?;
+        set.look_up_at(&features, &mut outs, time, go_on)
     }
 }
 

@@ -293,21 +293,31 @@ def test_features_of_all_tables_in_few_arrays(tmp_path: Path, session: oc.Sessio
 
     for mode in ("sum", "mean", "max"):
         expected = np.concatenate(tables.look_up(features(mode)), axis=1)
-        same(tables.look_up(JaggedBatch(ids, lengths=lengths, mode=mode)), expected)
-        same(tables.look_up(JaggedBatch(ids.astype("int32"), lengths=lengths.ravel().astype("int32"), mode=mode)), expected)
-        same(tables.submit(JaggedBatch(ids, offsets=offsets, mode=mode)).result(), expected)
+        same(tables.look_up(JaggedBatch(ids, lengths=lengths, mode=mode), concatenate=True), expected)
+        apart = tables.look_up(JaggedBatch(ids, lengths=lengths, mode=mode))
+        assert [rows.shape for rows in apart] == [(samples, dim) for dim in dims]
+        same(np.concatenate(apart, axis=1), expected)
+        same(
+            tables.look_up(
+                JaggedBatch(ids.astype("int32"), lengths=lengths.ravel().astype("int32"), mode=mode), concatenate=True
+            ),
+            expected,
+        )
+        same(tables.submit(JaggedBatch(ids, offsets=offsets, mode=mode), concatenate=True).result(), expected)
     expected = np.concatenate(tables.look_up(features("sum", of_parts)), axis=1)
     weighed = JaggedBatch(ids, lengths=lengths, per_sample_weights=factors)
-    same(tables.look_up(weighed), expected)
-    half = tables.look_up(JaggedBatch(ids, lengths=lengths, per_sample_weights=factors, dtype=np.float16))
+    same(tables.look_up(weighed, concatenate=True), expected)
+    half = tables.look_up(JaggedBatch(ids, lengths=lengths, per_sample_weights=factors, dtype=np.float16), concatenate=True)
     assert half.dtype == np.float16 and np.allclose(half, expected, rtol=1e-2, atol=1e-2)
     some = JaggedBatch(np.concatenate([parts[2], parts[0], parts[2]]), lengths=lengths[[2, 0, 2]], tables=["2", 0, 2])
     found = tables.look_up([features("sum")[number] for number in (2, 0, 2)], concatenate=True)
-    same(tables.look_up(some), found)
-    same(tables.submit(weighed, time=tables.prefetch(weighed)).result(), expected)
+    same(tables.look_up(some, concatenate=True), found)
+    same(tables.submit(weighed, time=tables.prefetch(weighed), concatenate=True).result(), expected)
     for batch, sums in look_ahead(tables, [weighed, some, weighed], lambda batch: batch):
-        same(sums, found if batch is some else expected)
-    assert tables.look_up(JaggedBatch(np.zeros(0, np.int64), lengths=np.zeros((3, 0), np.int64))).shape == (0, sum(dims))
+        same(np.concatenate(sums, axis=1), found if batch is some else expected)
+    empty = JaggedBatch(np.zeros(0, np.int64), lengths=np.zeros((3, 0), np.int64))
+    assert tables.look_up(empty, concatenate=True).shape == (0, sum(dims))
+    assert [rows.shape for rows in tables.look_up(empty)] == [(0, dim) for dim in dims]
 
 
 def test_what_makes_no_batch_of_features_is_refused(tmp_path: Path, session: oc.Session) -> None:
@@ -481,7 +491,7 @@ def test_a_damaged_page_fails_its_bags_only(tmp_path: Path, session: oc.Session,
     np.save(tmp_path / "other.npy", weight[:9])
     tables = TableSet([tmp_path / "other.npy", path], session=session)
     with pytest.raises(errors.CorruptError, match=f"row {2 * rows} of .*packed") as raised:
-        tables.look_up(JaggedBatch([1, 2, 3, 0, 2 * rows, 5], lengths=np.ones((2, 3), "int64")))
+        tables.look_up(JaggedBatch([1, 2, 3, 0, 2 * rows, 5], lengths=np.ones((2, 3), "int64")), concatenate=True)
     assert [(one.feature, one.bag) for one in raised.value.failed] == [(1, 1)]
     found = raised.value.results
     same(found[[0, 2]], np.concatenate([weight[[1, 3]], weight[[0, 5]]], axis=1))

@@ -113,6 +113,9 @@ def test_an_error_of_one_rank_is_one_of_all_and_names_it():
     assert all("columns" in str(error) for error in on_ranks(2, width))
     many = lambda rank, comm: NearestNeighbors(50, comm=comm).fit(rows).kneighbors(rows)  # noqa: E731
     assert all("n_neighbors" in str(error) for error in on_ranks(2, many))
+    metrics = ("euclidean", "cosine")
+    search = lambda rank, comm: NearestNeighbors(2, comm=comm, metric=metrics[rank]).fit(rows).kneighbors(rows)  # noqa: E731
+    assert all("different metrics: rank 1 cosine, others euclidean" in str(error) for error in on_ranks(2, search))
 
 
 def test_a_rank_with_too_little_memory_is_an_error_of_all():

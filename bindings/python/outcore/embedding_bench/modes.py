@@ -135,12 +135,11 @@ class TableBags:
 
     def __init__(self, paths: Sequence[str], *, cache: int | None = None, readers: int = 2) -> None:
         self.tables = TableSet(paths, cache=cache, readers=readers)
-        self.dims = [table.dim for table in self.tables]
         self.ahead: tuple[Sequence[Lookup], PendingLookUp] | None = None
         self._told = (0, 0, 0)
 
     def submit(self, lookups: Sequence[Lookup]) -> PendingLookUp:
-        """Looks a batch up while the caller computes. Its result has the sums of all tables side by side."""
+        """Looks a batch up while the caller computes."""
         return self.tables.submit(_batch(lookups))
 
     def prefetch(self, lookups: Sequence[Lookup]) -> None:
@@ -150,12 +149,8 @@ class TableBags:
     def __call__(self, lookups: Sequence[Lookup]) -> list[Tensor]:
         ahead, self.ahead = self.ahead, None
         if ahead is not None and ahead[0] is lookups:
-            return self.sums(ahead[1].result())
-        return self.sums(self.tables.look_up(_batch(lookups)))
-
-    def sums(self, found: np.ndarray[Any, Any]) -> list[Tensor]:
-        """Those of each table."""
-        return list(torch.split(torch.from_numpy(found), self.dims, 1))
+            return _tensors(ahead[1].result())
+        return _tensors(self.tables.look_up(_batch(lookups)))
 
     def facts(self) -> dict[str, Any]:
         """Hit rate, and units that were read, since the last call."""
@@ -164,6 +159,10 @@ class TableBags:
         looked_up, hits, units_read = (count - before for count, before in zip(now, self._told, strict=True))
         self._told = now
         return {"hit_rate": hits / looked_up if looked_up else 0.0, "units_read": units_read}
+
+
+def _tensors(arrays: Sequence[np.ndarray[Any, Any]]) -> list[Tensor]:
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def _batch(lookups: Sequence[Lookup]) -> JaggedBatch:

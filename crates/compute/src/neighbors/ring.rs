@@ -262,8 +262,8 @@ impl<T: Real> RingSearch<T> {
                 return Err(Error::value(format!(
                     "ranks have different {}: rank {rank} {}, others {}",
                     WHAT[at - 1],
-                    facts[at],
-                    first[at]
+                    told(at, facts[at]),
+                    told(at, first[at])
                 )));
             }
         }
@@ -570,4 +570,16 @@ impl<T: Real> Pass<'_, T> {
             joined.fold(own, |all, one| all.and(one))
         })
     }
+}
+
+/// What ranks say of each other, by its number among the facts, in words.
+fn told(at: usize, fact: u64) -> String {
+    let words: &[&str] = match at {
+        2 => &["float32", "float64"],
+        3 => &["dense", "sparse"],
+        5 => &["euclidean", "cosine", "inner_product"],
+        _ => &[],
+    };
+    let word = words.get(fact as usize);
+    word.map_or_else(|| fact.to_string(), |word| (*word).to_owned())
 }
