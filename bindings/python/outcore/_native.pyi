@@ -261,7 +261,13 @@ def neighbors_graph(
 ) -> Job: ...
 def pca_fit(session: Session, x: _Operand, count: int | None, variance: float | None, seed: int, team: Team | None) -> Job: ...
 def sparse_pca_fit(
-    session: Session, x: SparseMatrix, mean: npt.NDArray[np.float64], count: int | None, variance: float | None, seed: int
+    session: Session,
+    x: SparseMatrix,
+    mean: npt.NDArray[np.float64],
+    count: int | None,
+    variance: float | None,
+    seed: int,
+    team: Team | None,
 ) -> Job: ...
 def eigsh(
     session: Session,

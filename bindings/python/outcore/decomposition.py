@@ -103,7 +103,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     vectors of n_features. Of dense rows that is so for a given number of components, counting 64 operations for a byte that is
     read: of more than 15,048 features for 50 components of float64, unless means are more than 100 times the deviations. The
     covariance of sparse rows takes a product for each pair of entries of a row; where columns are far from zero, it loses twice
-    the digits of mean / deviation. Sparse rows that are stored by columns have no covariance here.
+    the digits of mean / deviation. Sparse rows that are stored by columns have none here; those of several ranks always do.
 
     Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 
@@ -151,15 +151,13 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             OverBudgetError for more features than the budget has room for.
         """
         with together(self.comm) as team, self._fitting(X, 2 if team is None else 0) as (X, session, run):
-            if team is not None and _is_sparse(X):
-                raise ArgumentError("components of sparse rows are found in one process: comm must be None")
             samples = AllRows(team, X).count
             if samples < 2:
                 raise ArgumentError(f"the ranks have {samples} sample(s), but at least 2 are needed")
             count, variance = self._wanted(samples, X.shape[1])
             found = None
             if _is_sparse(X):
-                found = self._sparse_fit(X, session, run, count, variance)
+                found = self._sparse_fit(X, session, run, count, variance, team)
             elif team is None and count is not None and _is_iterated(X.shape, computed(X).itemsize, count):
                 found = self._iterated_fit(X, session, run, count)
             if found is not None:
@@ -169,18 +167,21 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             self._keep(run(job, "finding components"), computed(X))
         return self
 
-    def _sparse_fit(self, X: Any, session: Session, run: Run, count: int | None, variance: float | None) -> dict[str, Any]:
-        """What the covariance gives, where it is the shorter way and there is memory for it, or else the iteration."""
-        matrix, columns = _columns(X, session, run)
+    def _sparse_fit(
+        self, X: Any, session: Session, run: Run, count: int | None, variance: float | None, team: Any
+    ) -> dict[str, Any]:
+        """What the covariance gives, where it is the shorter way and there is memory for it, or else the iteration. The rows of
+        several ranks and a part of the variance take the covariance."""
+        matrix, columns = _columns(X, session, run, team)
         if variance is not None and matrix.format != "csr":
             raise ArgumentError(f"n_components={variance} is a part of the variance, which takes rows that are stored by rows")
-        kept = count or min(X.shape)
-        if variance is not None or (matrix.format == "csr" and _is_summed(X.shape, X.nnz, kept)):
+        kept, is_needed = count or min(X.shape), variance is not None or team is not None
+        if is_needed or (matrix.format == "csr" and _is_summed(X.shape, X.nnz, kept)):
             try:
-                job = _native.sparse_pca_fit(session._inner, matrix, columns["mean"], count, variance, self._seed())
+                job = _native.sparse_pca_fit(session._inner, matrix, columns["mean"], count, variance, self._seed(), team)
                 return run(job, "finding components")
             except OverBudgetError:
-                if variance is not None:
+                if is_needed:
                     raise
         return self._iterated(matrix, columns, X.shape, session, run, kept)
 
@@ -556,11 +557,11 @@ def _is_summed(shape: tuple[int, int], entries: int, count: int) -> bool:
     return scattered * pairs + SEARCHED * features**2 < passes * 4 * block * entries
 
 
-def _columns(x: Any, session: Session, run: Run) -> tuple[Any, dict[str, Any]]:
+def _columns(x: Any, session: Session, run: Run, team: Any = None) -> tuple[Any, dict[str, Any]]:
     """The matrix as searches take it, and statistics of its columns, which must be finite."""
     if _is_sparse(x):
         matrix: Any = native_sparse(x, session, "X")
-        statistics = _native.sparse_column_statistics(session._inner, matrix, None)
+        statistics = _native.sparse_column_statistics(session._inner, matrix, team)
     else:
         matrix = native_operand(x, "X", session)
         statistics = _native.column_statistics(session._inner, matrix, None)

@@ -68,10 +68,17 @@ pub(crate) fn sparse_pca_fit(
     count: Option<u64>,
     variance: Option<f64>,
     seed: u64,
+    team: Option<Bound<'_, Team>>,
 ) -> PyResult<Job> {
     let (session, x, mean) = (session.get()?, x.get()?, mean.as_array().to_vec());
-    let plan = || pca::fit_sparse(session, x, mean, wanted(count, variance), seed);
-    Job::plan(py, plan, dictionary)
+    let components = wanted(count, variance);
+    let Some(team) = team else {
+        let plan = || pca::fit_sparse(session, x, mean, components, seed);
+        return Job::plan(py, plan, dictionary);
+    };
+    let (session, x) = (session.clone(), x.clone());
+    let plan = move |team: &_| pca::fit_sparse_over(&session, &x, mean, components, seed, team);
+    team.get().plan(py, plan, dictionary)
 }
 
 /// y = (x - before) matrix + after, for each row of x; empty `before` and `after` have no effect.

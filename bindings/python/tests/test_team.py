@@ -70,13 +70,16 @@ def learned(model: Any, names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("counts", SPLITS, ids=str)
-@pytest.mark.parametrize("stored", [True, False])
-def test_components_are_those_of_one_process(counts: list[int], stored: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["stored", "in memory", "sparse"])
+def test_components_are_those_of_one_process(counts: list[int], kind: str, tmp_path: Path) -> None:
     x = rows(60, 6)
+    x = np.where(np.abs(x) < 2, 0, x) if kind == "sparse" else x
     parts = cut(x, counts)
 
     def fitted(rank: int, comm: Ranks) -> PCA:
-        own = oc.from_numpy(tmp_path / f"{rank}.npy", parts[rank]) if stored else parts[rank]
+        own: Any = parts[rank]
+        if kind != "in memory":
+            own = sparse.csr_matrix(own) if kind == "sparse" else oc.from_numpy(tmp_path / f"{rank}.npy", own)
         return PCA(3, comm=comm).fit(own)
 
     one, all_ranks = PCA(3).fit(x), on_ranks(len(counts), fitted)

@@ -41,7 +41,7 @@ use self::solve::{Products, Solve};
 use crate::pass::{Lanes, PassedRows, fold_parts};
 use crate::ranks::AllRows;
 
-pub use self::sparse::fit_sparse;
+pub use self::sparse::{fit_sparse, fit_sparse_over};
 
 /// How many components to keep.
 #[derive(Clone, Copy, Debug, PartialEq)]

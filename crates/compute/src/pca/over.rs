@@ -13,6 +13,7 @@ use outcore_engine::{Extent, Outcome};
 use outcore_kernels::{Eigen, MatMut, MatRef, view};
 
 use super::Pca;
+use super::search::Search;
 use super::solve::{Products, Solve};
 use super::stored::{StoredPanels, product_bytes};
 use crate::operator::Operator;
@@ -61,6 +62,36 @@ impl Means {
     }
 }
 
+impl Search {
+    /// What rank 0 has found, on every rank.
+    pub(super) fn tell(
+        &self,
+        team: &Team,
+        found: Result<Option<(Eigen<f64>, f64)>>,
+        mean: Vec<f64>,
+    ) -> Result<Pca> {
+        let sent = found.map(|found| match found {
+            None => Vec::new(),
+            Some((eigen, total)) => {
+                let model = self.model(eigen, Vec::new(), total);
+                let count = [model.total_variance, model.explained_variance.len() as f64];
+                let numbers = [&count[..], &model.explained_variance, &model.components].concat();
+                told(&numbers)
+            }
+        });
+        let told = heard(&team.broadcast(sent)?);
+        let (explained, components) = told[2..].split_at(told[1] as usize);
+        Ok(Pca {
+            samples: self.samples,
+            features: self.features as u64,
+            mean,
+            components: components.to_vec(),
+            explained_variance: explained.to_vec(),
+            total_variance: told[0],
+        })
+    }
+}
+
 impl Solve {
     pub(super) fn run_over(
         self,
@@ -80,7 +111,7 @@ impl Solve {
                 let means = Means::gather(team, self.rows, Ok(self.own_mean(outcome, &delta)))?;
                 let matrix = team.sum(Ok(self.centred(matrix, &delta)))?;
                 let model = (team.rank() == 0).then(|| self.search_all(matrix, &means, stage));
-                self.tell(team, model.transpose(), means.of_all)
+                self.search.tell(team, model.transpose(), means.of_all)
             }
             Products::Stored(extent) => self.search_stored(team, outcome, &extent, stage),
         }
@@ -126,34 +157,6 @@ impl Solve {
         self.search.eigen(matrix, stage)
     }
 
-    /// What rank 0 has found, on every rank.
-    fn tell(
-        &self,
-        team: &Team,
-        found: Result<Option<(Eigen<f64>, f64)>>,
-        mean: Vec<f64>,
-    ) -> Result<Pca> {
-        let sent = found.map(|found| match found {
-            None => Vec::new(),
-            Some((eigen, total)) => {
-                let model = self.search.model(eigen, Vec::new(), total);
-                let count = [model.total_variance, model.explained_variance.len() as f64];
-                let numbers = [&count[..], &model.explained_variance, &model.components].concat();
-                told(&numbers)
-            }
-        });
-        let told = heard(&team.broadcast(sent)?);
-        let (explained, components) = told[2..].split_at(told[1] as usize);
-        Ok(Pca {
-            samples: self.search.samples,
-            features: self.search.features as u64,
-            mean,
-            components: components.to_vec(),
-            explained_variance: explained.to_vec(),
-            total_variance: told[0],
-        })
-    }
-
     /// Rank 0 searches; products of the others are their part of it.
     fn search_stored(
         &self,
@@ -192,7 +195,7 @@ impl Solve {
             }
             _ => summed.serve(stage).map(|()| None),
         };
-        self.tell(team, found, means.of_all.clone())
+        self.search.tell(team, found, means.of_all.clone())
     }
 
     /// The trace of S of the rank's own rows.

@@ -6,7 +6,7 @@
 //!
 //! Cost: one pass over X; p (p + 1) / 2 products for a row of p entries; 4 d^2 bytes a lane, and 12 d^2 at the end.
 
-use outcore_core::{Error, Job, MemorySplit, Result, Session, with_real};
+use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, Team, with_real};
 use outcore_engine::Plan;
 use outcore_kernels::{Lines, MatRef, Real, mirror_lower, view_mut};
 use outcore_matrix::{Compressed, Rows, Sparse};
@@ -14,6 +14,7 @@ use outcore_matrix::{Compressed, Rows, Sparse};
 use super::search::Search;
 use super::{Components, Pca, Wanted};
 use crate::pass::{Fold, fold};
+use crate::ranks::AllRows;
 
 /// Finds the principal components of sparse rows, stored by rows, which are not made dense. `mean` is that of each
 /// column.
@@ -46,6 +47,55 @@ pub fn fit_sparse(
         seed,
     };
     wanted.check(a.name(), a.cols())?;
+    plan(session, a, mean, wanted, None)
+}
+
+/// The same of the rows of all ranks, on each; `mean` is that of all rows. A collective call: every rank makes it,
+/// and runs the job. A rank may have no rows.
+///
+/// Cost: as [`fit_sparse`] of the rank's own rows; 4 d^2 bytes a rank sent, twice.
+///
+/// ```
+#[doc = include_str!("../setup.doctest")]
+/// use outcore_compute::pca::{Components, fit_sparse_over};
+/// use outcore_core::{Team, ThreadRanks};
+/// use std::sync::Arc;
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let (mean, alone) = (vec![0.5, 1.5, 1.0], Team::new(Arc::new(ThreadRanks::new(1).remove(0))));
+/// let found = fit_sparse_over(&session, &a, mean, Components::Count(1), 0, &alone)?.run()?;
+/// assert_eq!(found.samples, 2);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fit_sparse`], of any rank, and as [`fit_over`](super::fit_over).
+pub fn fit_sparse_over(
+    session: &Session,
+    a: &Sparse,
+    mean: Vec<f64>,
+    components: Components,
+    seed: u64,
+    team: &Team,
+) -> Result<Job<Pca>> {
+    let asked = format!("{components:?} with the seed {seed}");
+    let all = AllRows::of(team, a.shape(), Ok(a.real()), &asked)?;
+    let wanted = Wanted {
+        samples: all.count,
+        components,
+        seed,
+    };
+    team.alike(wanted.check(a.name(), a.cols()))?;
+    team.agree(plan(session, a, mean, wanted, Some(team)))
+}
+
+fn plan(
+    session: &Session,
+    a: &Sparse,
+    mean: Vec<f64>,
+    wanted: Wanted,
+    team: Option<&Team>,
+) -> Result<Job<Pca>> {
     if a.format() != Compressed::Rows {
         return Err(Error::value(format!(
             "{} is stored by columns; a covariance is made of rows",
@@ -78,21 +128,41 @@ pub fn fit_sparse(
     plan.hold(needed);
     plan.note("passes", 1);
     plan.note("covariance", "in memory");
-    let (own, a) = (session.clone(), a.clone());
+    let (own, a, team) = (session.clone(), a.clone(), team.cloned());
     Job::driven(session, vec![plan], move |stage, _| {
-        let rows = Rows::Sparse(a.clone());
-        let products = with_real!(a.real(), T => fold::<T, _>(&own, "covariance", &rows, Products { columns: d })?);
-        let products = stage.complete(products)?;
-        let _held = stage.reserve("the covariance", needed)?;
-        let mut matrix = vec![0.0; d * d];
-        for (row, values) in matrix.chunks_mut(d).enumerate() {
-            values[..=row].copy_from_slice(&products[elements(row)..elements(row + 1)]);
+        let products = products(&own, &a, d, stage);
+        match team {
+            None => {
+                let _held = stage.reserve("the covariance", needed)?;
+                let (eigen, total) = search.leading(whole(products?, d)?, &mean, stage)?;
+                Ok(search.model(eigen, mean, total))
+            }
+            Some(team) => team.drive(|| {
+                let _held = team.agree(stage.reserve("the covariance", needed))?;
+                let products = team.sum(products)?;
+                let found = (team.rank() == 0)
+                    .then(|| search.leading(whole(products, d)?, &mean, stage))
+                    .transpose();
+                search.tell(&team, found, mean)
+            }),
         }
-        drop(products);
-        mirror_lower(view_mut(&mut matrix, d, d, d, 1)?)?;
-        let (eigen, total) = search.leading(matrix, &mean, stage)?;
-        Ok(search.model(eigen, mean, total))
     })
+}
+
+fn products(session: &Session, a: &Sparse, columns: usize, stage: &mut Stage) -> Result<Vec<f64>> {
+    let rows = Rows::Sparse(a.clone());
+    let job = with_real!(a.real(), T => fold::<T, _>(session, "covariance", &rows, Products { columns })?);
+    stage.complete(job)
+}
+
+/// Both triangles of a matrix.
+fn whole(triangle: Vec<f64>, d: usize) -> Result<Vec<f64>> {
+    let mut matrix = vec![0.0; d * d];
+    for (row, values) in matrix.chunks_mut(d).enumerate() {
+        values[..=row].copy_from_slice(&triangle[elements(row)..elements(row + 1)]);
+    }
+    mirror_lower(view_mut(&mut matrix, d, d, d, 1)?)?;
+    Ok(matrix)
 }
 
 /// Elements of the lower triangle of so many rows, and where the next row begins.
