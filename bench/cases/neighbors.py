@@ -44,7 +44,8 @@ def dense(context: Context) -> Case:
     memory = max(SMALLEST_BUDGET, int(BUDGET * min(1.0, context.scale)))
     common: dict[str, Any] = {"a": rows.path, "queries": queries.path, "k": NEIGHBORS}
     session = {"memory": memory, "scratch": context.path("scratch"), "imports": ["outcore.neighbors"]}
-    cold = (rows.path, queries.path)
+    cold, flops = (rows.path, queries.path), 2.0 * rows.rows * queries.rows * COLS
+    in_memory = {**common, **session, "memory": RESIDENT_BYTES, "in_memory": True}
     return Case(
         "neighbors",
         f"{NEIGHBORS} nearest of {rows.nbytes / GIB:.1f} GiB of f32 rows of {COLS} to {queries.rows:,} queries, exactly, "
@@ -52,7 +53,7 @@ def dense(context: Context) -> Case:
         "s",
         [
             Leg(OURS, "ours.neighbors", {**common, **session}, cold=cold, limited=True),
-            Leg(IN_MEMORY, "ours.neighbors", {**common, **session, "memory": RESIDENT_BYTES, "in_memory": True}),
+            Leg(IN_MEMORY, "ours.neighbors", in_memory, work=flops),
             Leg(FAISS, "with_faiss.neighbors", common, cold=cold, timeout_s=1800),
             Leg(SKLEARN, "with_sklearn.neighbors", common, cold=cold, timeout_s=1800),
             *limit_legs(context, "read", file=(rows.path, rows.nbytes // MIB * MIB)),
@@ -67,7 +68,7 @@ def dense(context: Context) -> Case:
             Comparison(OURS, (FAISS,), "faiss, all rows in memory"),
             Comparison(OURS, (SKLEARN,), "scikit-learn, all rows in memory"),
         ],
-        Bound(2.0 * rows.rows * queries.rows * COLS, float(rows.nbytes), core_leg=IN_MEMORY, note="every row read once"),
+        Bound(flops, float(rows.nbytes), core_leg=IN_MEMORY, note="every row read once"),
         [rows, queries],
         limit_over_bytes=memory,
         needs=("faiss",),

@@ -264,6 +264,7 @@ def sparse_pca_fit(
     session: Session,
     x: SparseMatrix,
     mean: npt.NDArray[np.float64],
+    nonzeros: npt.NDArray[np.uint64],
     count: int | None,
     variance: float | None,
     seed: int,

@@ -556,7 +556,10 @@ def native_rows(x: Any, name: str, session: Session) -> Any:
     """Rows as the engine takes them, dense or sparse."""
     from ._array import native_operand
 
-    return native_sparse(x, session, name) if isinstance(x, Sparse) or is_scipy(x) else native_operand(x, name, session)
+    if is_scipy(x):
+        # Squares and distances are of elements, not of the parts of one.
+        return native_sparse(canonical(x), session, name)
+    return native_sparse(x, session, name) if isinstance(x, Sparse) else native_operand(x, name, session)
 
 
 def native_sparse(x: Any, session: Session, name: str = "A") -> _native.SparseMatrix:

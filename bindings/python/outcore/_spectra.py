@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._array import Array, Floats, session_of
+from ._array import Array, Floats, in_memory, session_of
 from ._dtypes import computed, is_decoded
 from ._session import Session
 from ._settings import PathLike, full_path
@@ -381,7 +381,7 @@ def native_options(
         accuracy = -1.0
     if not 0 <= accuracy < np.inf:
         raise ArgumentError(f"tol={tol!r} must be a number from 0 on")
-    start = None if v0 is None else np.asarray(v0, np.float64)
+    start = None if v0 is None else np.ascontiguousarray(v0, np.float64)
     if start is not None and start.ndim != 1:
         raise ShapeError(f"v0 has shape {start.shape}, but must be a vector")
     return {
@@ -390,7 +390,7 @@ def native_options(
         "which": which,
         "tol": accuracy,
         "method": method,
-        "v0": None if start is None else start.tolist(),
+        "v0": start,
         "check": bool(check),
         "checkpoint": None if checkpoint is None else full_path(checkpoint),
     }
@@ -402,6 +402,9 @@ def _is_matrix(x: Any) -> bool:
 
 def _rows(x: Any, session: Session) -> tuple[Any, np.dtype[Any]]:
     """Rows as the engine takes them, and the type of results."""
+    if not isinstance(x, (Array, Sparse, np.ndarray)) and not is_scipy(x):
+        # A tensor, where it lies.
+        x = in_memory(x)
     if x.dtype.kind == "c":
         raise DTypeError(f"A is {x.dtype}, but must be real")
     if isinstance(x, np.ndarray) and x.dtype.kind in "iub" and not is_decoded(x.dtype):
@@ -440,7 +443,7 @@ class _Products:
         shape = getattr(operator, "shape", None) if shape is None else shape
         if shape is None:
             raise ArgumentError(f"A is a {self.name}, not a matrix; as an operator it needs shape=")
-        self.shape: tuple[int, int] = (shape, shape) if isinstance(shape, int) else (int(shape[0]), int(shape[1]))
+        self.shape: tuple[int, int] = (int(shape), int(shape)) if isinstance(shape, Integral) else (int(shape[0]), int(shape[1]))
         if np.dtype(getattr(operator, "dtype", None) or np.float64).kind == "c":
             raise DTypeError(f"A is a complex {self.name}, but must be real")
         forward = _side(operator, "matmat", "matvec") or (operator if callable(operator) else None)

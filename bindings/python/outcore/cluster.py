@@ -344,8 +344,7 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
 
     Notes
     -----
-    Shi and Malik, "Normalized cuts and image segmentation" (2000), as scikit-learn has it with `assign_labels="kmeans"`, but
-    edges of a node to itself count to its degree.
+    Shi and Malik, "Normalized cuts and image segmentation" (2000), as scikit-learn has it with `assign_labels="kmeans"`.
     """
 
     _TAKES_SPARSE = True

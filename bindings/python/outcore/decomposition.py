@@ -102,8 +102,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes, and need memory, or scratch, for some n_components
     vectors of n_features. Of dense rows that is so for a given number of components, counting 64 operations for a byte that is
     read: of more than 15,048 features for 50 components of float64, unless means are more than 100 times the deviations. The
-    covariance of sparse rows takes a product for each pair of entries of a row; where columns are far from zero, it loses twice
-    the digits of mean / deviation. Sparse rows that are stored by columns have none here; those of several ranks always do.
+    covariance of sparse rows takes a product for each pair of entries of a row. Sparse rows that are stored by columns have none
+    here; those of several ranks always do.
 
     Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 
@@ -177,12 +177,15 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             raise ArgumentError(f"n_components={variance} is a part of the variance, which takes rows that are stored by rows")
         kept, is_needed = count or min(X.shape), variance is not None or team is not None
         if is_needed or (matrix.format == "csr" and _is_summed(X.shape, X.nnz, kept)):
+            mean, nonzeros = columns["mean"], columns["nonzeros"]
             try:
-                job = _native.sparse_pca_fit(session._inner, matrix, columns["mean"], count, variance, self._seed(), team)
-                return run(job, "finding components")
+                job = _native.sparse_pca_fit(session._inner, matrix, mean, nonzeros, count, variance, self._seed(), team)
             except OverBudgetError:
+                # For any session of this budget, whatever else is in its memory.
                 if is_needed:
                     raise
+            else:
+                return run(job, "finding components")
         return self._iterated(matrix, columns, X.shape, session, run, kept)
 
     def _iterated_fit(self, X: Any, session: Session, run: Run, count: int) -> dict[str, Any] | None:
@@ -554,7 +557,9 @@ def _is_summed(shape: tuple[int, int], entries: int, count: int) -> bool:
     passes = 12 + 3 * count / block
     pairs = entries * (entries / max(samples, 1) + 1) / 2
     scattered = SCATTERED[4 * features**2 > CACHED_BYTES]
-    return scattered * pairs + SEARCHED * features**2 < passes * 4 * block * entries
+    # All eigenvectors at once where few are left out.
+    searched = max(SEARCHED * features**2, 3 * features**3 if 5 * count > features else 0)
+    return scattered * pairs + searched < passes * 4 * block * entries
 
 
 def _columns(x: Any, session: Session, run: Run, team: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -27,7 +27,7 @@ import queue
 import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from . import _native
 from ._units import parse_bytes
@@ -136,7 +136,24 @@ def _load_of_wheel() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-_of_mpi: dict[tuple[int | None, str], _Mpi] = {}
+_of_mpi: list[_Mpi] = []
+_of_world: dict[str, _Mpi] = {}
+_keyval: int | None = None
+"""Of what is kept with a communicator of mpi4py: the number of one that was freed may be another's later."""
+
+
+def _known_of(comm: Any) -> dict[str, _Mpi]:
+    """What was made of all processes, or of a communicator, by design."""
+    global _keyval
+    if comm is None:
+        return _of_world
+    if _keyval is None:
+        _keyval = type(comm).Create_keyval()
+    known = comm.Get_attr(_keyval)
+    if known is None:
+        known = {}
+        comm.Set_attr(_keyval, known)
+    return cast("dict[str, _Mpi]", known)
 
 
 def mpi(design: str = "mpi_rma", *, comm: Any = None, heap: int | str = "256MiB") -> Ranks:
@@ -160,17 +177,18 @@ def mpi(design: str = "mpi_rma", *, comm: Any = None, heap: int | str = "256MiB"
     """
     if design not in DESIGNS:
         raise ArgumentError(f"design={design!r} must be one of {', '.join(DESIGNS)}")
-    key = None if comm is None else int(comm.py2f()), design
-    if key not in _of_mpi:
+    known = _known_of(comm)
+    if design not in known:
         heap_bytes = parse_bytes(heap, "heap")
         _load_of_wheel()
         whole, own = _native.MpiRanks.world, _native.MpiRanks.of_communicator
-        native = whole(design, heap_bytes) if key[0] is None else own(key[0], design, heap_bytes)
+        native = whole(design, heap_bytes) if comm is None else own(int(comm.py2f()), design, heap_bytes)
         if not _of_mpi:
             atexit.register(_end)
             sys.excepthook = _with_note(sys.excepthook)
-        _of_mpi[key] = _Mpi(native)
-    return _of_mpi[key]
+        known[design] = _Mpi(native)
+        _of_mpi.append(known[design])
+    return known[design]
 
 
 _failed: list[BaseException] = []
@@ -196,7 +214,7 @@ def _end() -> None:
     """At exit: with the others, who wait in MPI_Finalize; or they are ended."""
     if _failed:
         sys.stderr.flush()
-        next(iter(_of_mpi.values())).native.abort()
+        _of_mpi[0].native.abort()
     _native.mpi_finalize()
 
 

@@ -60,24 +60,28 @@ fn wanted(count: Option<u64>, variance: Option<f64>) -> Components {
 
 /// The same of sparse rows with this mean.
 #[pyfunction]
+#[expect(clippy::too_many_arguments)]
 pub(crate) fn sparse_pca_fit(
     py: Python<'_>,
     session: &Session,
     x: &SparseMatrix,
     mean: PyReadonlyArray1<'_, f64>,
+    nonzeros: PyReadonlyArray1<'_, u64>,
     count: Option<u64>,
     variance: Option<f64>,
     seed: u64,
     team: Option<Bound<'_, Team>>,
 ) -> PyResult<Job> {
-    let (session, x, mean) = (session.get()?, x.get()?, mean.as_array().to_vec());
+    let (session, x) = (session.get()?, x.get()?);
+    let (mean, nonzeros) = (mean.as_array().to_vec(), nonzeros.as_array().to_vec());
     let components = wanted(count, variance);
     let Some(team) = team else {
-        let plan = || pca::fit_sparse(session, x, mean, components, seed);
+        let plan = || pca::fit_sparse(session, x, mean, &nonzeros, components, seed);
         return Job::plan(py, plan, dictionary);
     };
     let (session, x) = (session.clone(), x.clone());
-    let plan = move |team: &_| pca::fit_sparse_over(&session, &x, mean, components, seed, team);
+    let plan =
+        move |team: &_| pca::fit_sparse_over(&session, &x, mean, &nonzeros, components, seed, team);
     team.get().plan(py, plan, dictionary)
 }
 

@@ -30,9 +30,16 @@ pub(crate) struct Options {
     ncv: Option<usize>,
     maxiter: usize,
     seed: u64,
+    #[pyo3(from_py_with = start_vector)]
     v0: Option<Vec<f64>>,
     check: bool,
     checkpoint: Option<PathBuf>,
+}
+
+/// An array of float64, or None.
+fn start_vector(given: &Bound<'_, PyAny>) -> PyResult<Option<Vec<f64>>> {
+    let given: Option<numpy::PyReadonlyArray1<'_, f64>> = given.extract()?;
+    Ok(given.map(|start| start.as_array().to_vec()))
 }
 
 impl Options {

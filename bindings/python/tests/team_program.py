@@ -35,12 +35,22 @@ def check(comm: Any, rank: int, out: Path) -> None:
     (out / f"{rank}.done").touch()
 
 
+def check_freed(mpi: Any) -> None:
+    """A communicator may have the number of one that was freed."""
+    rank, x = mpi.COMM_WORLD.Get_rank(), np.random.default_rng(1).normal(size=(30, 4))
+    for size in (1, 2, 1):
+        comm = mpi.COMM_WORLD.Split(rank // size)
+        assert PCA(2, comm=comm).fit(x).n_samples_ == 30 * size
+        comm.Free()
+
+
 def main() -> None:
     launcher, out = sys.argv[1], Path(sys.argv[2])
     if launcher == "mpi":
         from mpi4py import MPI
 
         check(MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank(), out)
+        check_freed(MPI)
         return
     from torch import distributed
 

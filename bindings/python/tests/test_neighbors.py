@@ -445,3 +445,13 @@ def test_a_plan_is_told(tmp_path: Path, rng: np.random.Generator) -> None:
     fitted = NearestNeighbors().fit(rows)
     plan = fitted.explain(rows[:100])
     assert plan.bytes_read >= rows.nbytes
+
+
+def test_rows_below_normal_numbers_and_parts_of_elements_are_compared_exactly() -> None:
+    rows = sp.csr_matrix(np.array([[1, -1], [1e-40, 0]], "f4"))
+    queries = sp.csr_matrix(np.array([[-1, 1]], "f4"))
+    for of in (lambda x: x, lambda x: x.toarray()):
+        distances, numbers = NearestNeighbors(1, metric="cosine").fit(of(rows)).kneighbors(of(queries))
+        assert numbers == [[1]] and distances[0, 0] == pytest.approx(1 + 0.5**0.5)
+    parts = sp.csr_matrix(([1.0, 1.0], [0, 0], [0, 2]), shape=(1, 2))
+    assert NearestNeighbors(1).fit(parts).kneighbors(sp.csr_matrix([[2.0, 0.0]]))[0] == [[0]]

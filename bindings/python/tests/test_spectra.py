@@ -373,6 +373,47 @@ def test_a_killed_search_goes_on_with_the_same_bits(tmp_path: Path, rng: np.rand
         eigsh(a, 5, checkpoint=checkpoint)
 
 
+def test_a_search_that_ended_while_it_was_checked_goes_on_with_its_matrix_only(tmp_path: Path, rng: np.random.Generator) -> None:
+    a = rng.standard_normal((120, 120))
+    a += a.T
+    checkpoint = tmp_path / "checkpoint"
+    calls = 0
+
+    def search(x: Any, most: int) -> Any:
+        nonlocal calls
+        calls = 0
+
+        def product(v: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > most:
+                raise RuntimeError("the machine stops")
+            return x @ v
+
+        return eigsh(product, 4, shape=np.int64(120), checkpoint=checkpoint, block=4, ncv=24)
+
+    whole = search(a, 10**6)
+    # The last product is that of the residuals, and before it are those of the check.
+    with pytest.raises(RuntimeError):
+        search(a, calls - 3)
+    with pytest.raises(errors.ArgumentError, match="another matrix"):
+        search(a + 0.01 * np.diag(rng.standard_normal(120)), 10**6)
+    again = search(a, 10**6)
+    np.testing.assert_array_equal(again[0], whole[0])
+    np.testing.assert_array_equal(again[1], whole[1])
+
+
+def test_tensors_and_elements_too_small_to_be_squared() -> None:
+    import torch
+
+    x = torch.rand(30, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    np.testing.assert_allclose(svds(x, 3)[1], np.linalg.svd(x.numpy(), compute_uv=False)[2::-1])
+    assert eigsh(np.diag([5.0, -4.0, 1.0]), 1).missed_beyond == pytest.approx(4)
+    with pytest.raises(errors.ArgumentError, match="too small to be squared"):
+        svds(np.eye(30, dtype="f4") * np.float32(1e-25), 3, tol=1e-4)
+    assert (svds(np.zeros((30, 20), "f4"), 3)[1] == 0).all()
+
+
 def test_laplacians_of_graphs(tmp_path: Path) -> None:
     graph = sp.random(300, 300, 0.02, "csr", random_state=2)
     graph = graph + graph.T
@@ -489,6 +530,10 @@ def test_a_covariance_of_sparse_rows_takes_memory_or_gives_way_to_the_iteration(
         assert len(fitted) == count
         np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_[:4], rtol=1e-5)
         np.testing.assert_allclose(found.components_, expected.components_[:4], atol=1e-3)
+    # Full columns far from zero keep their digits.
+    far = sp.hstack([np.random.default_rng(0).normal(1e8, [1, 2], (30_000, 2)), a[:, :20]], format="csr")
+    exact = np.linalg.eigvalsh(np.cov(far.toarray() - far.mean(axis=0), rowvar=False))[::-1]
+    np.testing.assert_allclose(PCA(0.9999).fit(far).explained_variance_[:2], exact[:2], rtol=1e-6)
     share = expected.explained_variance_ratio_.cumsum()
     assert PCA(0.3).fit(stored).n_components_ == int((share <= 0.3).sum()) + 1
     with pytest.raises(errors.OverBudgetError, match="covariance of 600 features"):

@@ -354,6 +354,14 @@ fn svds_tall(
         let search = Search::new(&own, &gram, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
         let triplets = triplets::triplets(&own, &gram.0, &mut found, &planned, stage)?;
+        let least = f64::from(f32::MIN_POSITIVE) / f64::from(f32::EPSILON);
+        let is_single = gram.epsilon() >= f64::from(f32::EPSILON);
+        if is_single && found.largest < least && triplets.values.iter().any(|value| *value > 0.0) {
+            return Err(Error::value(format!(
+                "the elements of {} are too small to be squared in float32",
+                gram.0.name()
+            )));
+        }
         let mut facts = planned.facts(&found, &gram, options.count);
         facts.largest = facts.largest.sqrt();
         facts.missed_beyond = facts.missed_beyond.map(|square| square.max(0.0).sqrt());

@@ -207,6 +207,7 @@ impl<T: Real> RingSearch<T> {
             self.options.k,
             self.options.metric as u64,
             slots,
+            of_name(self.ranks.design()),
             u64::from(self.of_themselves),
             most / 64 * 64,
             self.rows.longest_bytes() as u64,
@@ -244,21 +245,22 @@ impl<T: Real> RingSearch<T> {
     }
 
     /// The bytes of a slot, where all ranks look for the same in rows of one kind. Each rank comes to the same.
-    fn agree_on(&self, all: &[[u64; 10]]) -> Result<u64> {
-        const WHAT: [&str; 6] = [
+    fn agree_on(&self, all: &[[u64; 11]]) -> Result<u64> {
+        const WHAT: [&str; 7] = [
             "columns",
             "element types",
             "kinds of rows (dense, sparse)",
             "numbers of neighbours",
             "metrics",
             "slots",
+            "designs",
         ];
         // A rank without rows has no say in what rows are like.
-        let with_rows = |facts: &&[u64; 10]| facts[0] > 0;
+        let with_rows = |facts: &&[u64; 11]| facts[0] > 0;
         let first = all.iter().find(with_rows).unwrap_or(&all[0]);
         for (rank, facts) in all.iter().enumerate() {
             let differs = |at: &usize| facts[*at] != first[*at];
-            if let Some(at) = (1..7).find(differs) {
+            if let Some(at) = (1..8).find(differs) {
                 return Err(Error::value(format!(
                     "ranks have different {}: rank {rank} {}, others {}",
                     WHAT[at - 1],
@@ -276,8 +278,8 @@ impl<T: Real> RingSearch<T> {
                 all.len()
             )));
         }
-        let longest = all.iter().map(|facts| facts[9]).max().unwrap_or(0) + HEADER_BYTES as u64;
-        let slot_bytes = all.iter().map(|facts| facts[8]).min().unwrap_or(0);
+        let longest = all.iter().map(|facts| facts[10]).max().unwrap_or(0) + HEADER_BYTES as u64;
+        let slot_bytes = all.iter().map(|facts| facts[9]).min().unwrap_or(0);
         match longest <= slot_bytes {
             true => Ok(slot_bytes.min(i32::MAX as u64 / 64 * 64)),
             false => Err(Error::OverBudget {
@@ -572,12 +574,26 @@ impl<T: Real> Pass<'_, T> {
     }
 }
 
+/// A short name as a number.
+fn of_name(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let len = name.len().min(8);
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    u64::from_le_bytes(bytes)
+}
+
 /// What ranks say of each other, by its number among the facts, in words.
 fn told(at: usize, fact: u64) -> String {
     let words: &[&str] = match at {
         2 => &["float32", "float64"],
         3 => &["dense", "sparse"],
         5 => &["euclidean", "cosine", "inner_product"],
+        7 => {
+            let name = fact.to_le_bytes();
+            return String::from_utf8_lossy(&name)
+                .trim_end_matches('\0')
+                .to_owned();
+        }
         _ => &[],
     };
     let word = words.get(fact as usize);

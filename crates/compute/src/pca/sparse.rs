@@ -1,8 +1,9 @@
-//! The covariance of sparse rows: one pass for the lower triangle of X^T X, a product for each pair of entries of a row.
+//! The covariance of sparse rows: one pass for the lower triangle of (X - s)^T (X - s), a product for each pair of
+//! entries of a row.
 //!
-//! Nothing is taken off the rows, which would make them dense: S is X^T X - n m m^T. Where the mean m of a column
-//! is t times its deviation, some 2 log10 t of the 15 digits of its variance are lost; where most elements are
-//! zeros, t is below 1.
+//! The shift s is the mean m of columns without zeros, and 0 of all others: so rows stay sparse. S is that matrix less
+//! n (m - s) (m - s)^T. With one zero in n elements the deviation is at least m / sqrt(n), so that what is taken off
+//! costs log10 n of the 15 digits at most.
 //!
 //! Cost: one pass over X; p (p + 1) / 2 products for a row of p entries; 4 d^2 bytes a lane, and 12 d^2 at the end.
 
@@ -17,7 +18,7 @@ use crate::pass::{Fold, fold};
 use crate::ranks::AllRows;
 
 /// Finds the principal components of sparse rows, stored by rows, which are not made dense. `mean` is that of each
-/// column.
+/// column, `nonzeros` how many entries it has.
 ///
 /// ```
 #[doc = include_str!("../setup.doctest")]
@@ -25,19 +26,21 @@ use crate::ranks::AllRows;
 /// use outcore_compute::pca::{Components, fit_sparse};
 ///
 /// // a = [[1, 0, 2], [0, 3, 0]]
-/// let mean = sparse_column_statistics(&session, &a)?.run()?.columns.mean;
-/// let found = fit_sparse(&session, &a, mean, Components::Count(1), 0)?.run()?;
+/// let found = sparse_column_statistics(&session, &a)?.run()?;
+/// let (mean, nonzeros) = (found.columns.mean, found.nonzeros);
+/// let found = fit_sparse(&session, &a, mean, &nonzeros, Components::Count(1), 0)?.run()?;
 /// assert!((found.total_variance - 7.0).abs() < 1e-9);
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// As [`fit`](super::fit); [`Error::Value`] for a matrix that is stored by columns, and for a mean that is not one
-/// finite number a column.
+/// As [`fit`](super::fit); [`Error::Value`] for a matrix that is stored by columns, and for statistics of other
+/// columns or elements that are not finite.
 pub fn fit_sparse(
     session: &Session,
     a: &Sparse,
     mean: Vec<f64>,
+    nonzeros: &[u64],
     components: Components,
     seed: u64,
 ) -> Result<Job<Pca>> {
@@ -47,10 +50,10 @@ pub fn fit_sparse(
         seed,
     };
     wanted.check(a.name(), a.cols())?;
-    plan(session, a, mean, wanted, None)
+    plan(session, a, mean, nonzeros, wanted, None)
 }
 
-/// The same of the rows of all ranks, on each; `mean` is that of all rows. A collective call: every rank makes it,
+/// The same of the rows of all ranks, on each; both are those of all rows. A collective call: every rank makes it,
 /// and runs the job. A rank may have no rows.
 ///
 /// Cost: as [`fit_sparse`] of the rank's own rows; 4 d^2 bytes a rank sent, twice.
@@ -62,8 +65,9 @@ pub fn fit_sparse(
 /// use std::sync::Arc;
 ///
 /// // a = [[1, 0, 2], [0, 3, 0]]
-/// let (mean, alone) = (vec![0.5, 1.5, 1.0], Team::new(Arc::new(ThreadRanks::new(1).remove(0))));
-/// let found = fit_sparse_over(&session, &a, mean, Components::Count(1), 0, &alone)?.run()?;
+/// let alone = Team::new(Arc::new(ThreadRanks::new(1).remove(0)));
+/// let mean = vec![0.5, 1.5, 1.0];
+/// let found = fit_sparse_over(&session, &a, mean, &[1, 1, 1], Components::Count(1), 0, &alone)?.run()?;
 /// assert_eq!(found.samples, 2);
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
@@ -74,6 +78,7 @@ pub fn fit_sparse_over(
     session: &Session,
     a: &Sparse,
     mean: Vec<f64>,
+    nonzeros: &[u64],
     components: Components,
     seed: u64,
     team: &Team,
@@ -86,13 +91,14 @@ pub fn fit_sparse_over(
         seed,
     };
     team.alike(wanted.check(a.name(), a.cols()))?;
-    team.agree(plan(session, a, mean, wanted, Some(team)))
+    team.agree(plan(session, a, mean, nonzeros, wanted, Some(team)))
 }
 
 fn plan(
     session: &Session,
     a: &Sparse,
     mean: Vec<f64>,
+    nonzeros: &[u64],
     wanted: Wanted,
     team: Option<&Team>,
 ) -> Result<Job<Pca>> {
@@ -102,25 +108,35 @@ fn plan(
             a.name()
         )));
     }
-    if mean.len() as u64 != a.cols() || mean.iter().any(|mean| !mean.is_finite()) {
+    let d = mean.len();
+    let fits = [d, nonzeros.len()] == [a.cols() as usize; 2];
+    if !fits || mean.iter().any(|mean| !mean.is_finite()) {
         return Err(Error::value(format!(
-            "{}: a mean that is not one finite number for each of {} columns",
+            "{}: no statistics of its {} columns, of finite elements",
             a.name(),
             a.cols()
         )));
     }
-    let d = mean.len();
+    let shift: Vec<f64> = mean
+        .iter()
+        .zip(nonzeros)
+        .map(|(mean, count)| if *count == wanted.samples { *mean } else { 0.0 })
+        .collect();
+    let delta: Vec<f64> = mean
+        .iter()
+        .zip(&shift)
+        .map(|(mean, shift)| mean - shift)
+        .collect();
     let search = Search::new(session, wanted, d);
     let (triangle, matrix) = (8 * elements(d) as u64, 8 * (d as u64).saturating_pow(2));
     let bytes = matrix.saturating_add(search.basis_bytes());
-    let available = MemorySplit::new(session).free();
-    let needed = bytes.saturating_add(triangle);
-    if needed > available {
+    let (needed, budget) = (bytes.saturating_add(triangle), session.memory_bytes());
+    if needed > budget {
         return Err(Error::OverBudget {
             what: format!("the covariance of {d} features"),
             needed,
-            available,
-            budget: session.memory_bytes(),
+            available: MemorySplit::new(session).free(),
+            budget,
         });
     }
     let mut plan = Plan::new("pca fit");
@@ -130,18 +146,18 @@ fn plan(
     plan.note("covariance", "in memory");
     let (own, a, team) = (session.clone(), a.clone(), team.cloned());
     Job::driven(session, vec![plan], move |stage, _| {
-        let products = products(&own, &a, d, stage);
+        let products = products(&own, &a, shift, stage);
         match team {
             None => {
                 let _held = stage.reserve("the covariance", needed)?;
-                let (eigen, total) = search.leading(whole(products?, d)?, &mean, stage)?;
+                let (eigen, total) = search.leading(whole(products?, d)?, &delta, stage)?;
                 Ok(search.model(eigen, mean, total))
             }
             Some(team) => team.drive(|| {
                 let _held = team.agree(stage.reserve("the covariance", needed))?;
                 let products = team.sum(products)?;
                 let found = (team.rank() == 0)
-                    .then(|| search.leading(whole(products, d)?, &mean, stage))
+                    .then(|| search.leading(whole(products, d)?, &delta, stage))
                     .transpose();
                 search.tell(&team, found, mean)
             }),
@@ -149,9 +165,13 @@ fn plan(
     })
 }
 
-fn products(session: &Session, a: &Sparse, columns: usize, stage: &mut Stage) -> Result<Vec<f64>> {
-    let rows = Rows::Sparse(a.clone());
-    let job = with_real!(a.real(), T => fold::<T, _>(session, "covariance", &rows, Products { columns })?);
+fn products(session: &Session, a: &Sparse, shift: Vec<f64>, stage: &mut Stage) -> Result<Vec<f64>> {
+    let (rows, columns) = (Rows::Sparse(a.clone()), shift.len());
+    let full = (0..columns)
+        .filter(|&column| shift[column] != 0.0)
+        .collect();
+    let products = Products { shift, full };
+    let job = with_real!(a.real(), T => fold::<T, _>(session, "covariance", &rows, products)?);
     stage.complete(job)
 }
 
@@ -173,25 +193,27 @@ fn elements(rows: usize) -> usize {
     }
 }
 
-/// Sums of products of the entries of each row: the lower triangle, row after row.
+/// Sums of products of the entries of each row, less the shift: the lower triangle, row after row.
 struct Products {
-    columns: usize,
+    shift: Vec<f64>,
+    /// Columns with a shift: an entry that is not stored is less than 0 there.
+    full: Vec<usize>,
 }
 
 impl<T: Real> Fold<T> for Products {
     type Element = f64;
 
     fn elements(&self) -> usize {
-        elements(self.columns)
+        elements(self.shift.len())
     }
 
     fn held_bytes(&self) -> u64 {
-        8 * elements(self.columns) as u64
+        8 * (elements(self.shift.len()) + self.shift.len() + self.full.len()) as u64
     }
 
     /// The entries of one row.
     fn task_bytes(&self, _rows: usize) -> usize {
-        size_of::<(usize, f64)>() * self.columns
+        2 * size_of::<(usize, f64)>() * self.shift.len()
     }
 
     fn needs_whole_lines(&self) -> bool {
@@ -203,9 +225,15 @@ impl<T: Real> Fold<T> for Products {
     }
 
     fn sparse(&self, state: &mut [f64], _first: u64, lines: impl Lines<T>) -> Result<()> {
-        let mut row: Vec<(usize, f64)> = Vec::with_capacity(self.columns);
+        let mut row: Vec<(usize, f64)> = Vec::with_capacity(2 * self.shift.len());
         lines.each_line(|_, entries| {
+            // Of a column with a shift, one entry more: where none is stored it is the only one.
             row.clear();
+            row.extend(
+                self.full
+                    .iter()
+                    .map(|&column| (column, -self.shift[column])),
+            );
             entries.each(|column, value| row.push((column, value.f64())));
             if !row.is_sorted_by(|one, next| one.0 < next.0) {
                 add_up_duplicates(&mut row);

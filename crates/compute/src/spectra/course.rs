@@ -7,7 +7,7 @@ use outcore_core::{Error, MemorySplit, RealType, Result, Session};
 use outcore_engine::Plan;
 use outcore_kernels as kernels;
 
-use super::search::{Accuracy, Course, Found};
+use super::search::{Accuracy, CHECKED_STEPS, CHECKS, Course, Found};
 use super::tall::{SUMS, TallLayout};
 use super::{Method, SearchFacts, SpectrumOptions};
 use crate::operator::Operator;
@@ -347,7 +347,13 @@ impl Planned {
             plan.note("left vectors", format!("row by row, {chunk} at once"));
         }
         plan.note("passes at least", least);
-        plan.note("passes at most", cycle * (options.restarts_max + 1) + after);
+        let checks = if options.check {
+            CHECKS * CHECKED_STEPS[1]
+        } else {
+            0
+        };
+        let most = cycle * (options.restarts_max + 1) + checks + after;
+        plan.note("passes at most", most);
         plan.note("bytes a pass", operator.pass_bytes());
         if !layout.in_memory {
             plan.note("bytes of the basis", layout.pass_bytes());

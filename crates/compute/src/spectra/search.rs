@@ -35,13 +35,13 @@ const SHARE: f64 = 0.5;
 
 /// Steps from a fresh block of noise that look for missed pairs, at one end of the spectrum; and at
 /// both, where more are needed to tell as much.
-const CHECKED_STEPS: [usize; 2] = [5, 8];
+pub(super) const CHECKED_STEPS: [usize; 2] = [5, 8];
 
 /// With this probability nothing above the bound is missing.
 const CERTAINTY: f64 = 1.0 - 1e-6;
 
 /// Fresh blocks at most: after them a search ends, though the last one brought up new pairs.
-const CHECKS: usize = 4;
+pub(super) const CHECKS: usize = 4;
 
 /// A symmetric operator's images differ by less from what symmetry says, relative to its norm.
 const ASYMMETRY: f64 = 1e-7;
@@ -158,6 +158,7 @@ impl<'a, O: Operator> Search<'a, O> {
         let mut begun_by = match kept.transpose()?.flatten() {
             Some(kept) => {
                 self.go_on_from(kept);
+                self.check_sight(checkpoint, stage)?;
                 checkpoint
             }
             None => {
@@ -327,6 +328,31 @@ impl<'a, O: Operator> Search<'a, O> {
         Ok(appended.coupling)
     }
 
+    /// What the first vectors of a checkpoint see of the operator must be what they saw. Before a check
+    /// the next step finds that out.
+    fn check_sight(&self, file: Option<&Checkpoint>, stage: &mut Stage) -> Result<()> {
+        let width = self.course.block.min(self.imaged);
+        let Some(file) = file.filter(|_| self.checks > 0 && width > 0) else {
+            return Ok(());
+        };
+        let x = self.basis.columns(0..width, stage)?;
+        let mut image = Mat::zeros(self.order(), width);
+        self.operator.apply(x.as_ref(), image.as_mut(), stage)?;
+        let mut seen = Mat::zeros(width, width);
+        let (x, image) = (x.as_ref().transpose(), image.as_ref());
+        kernels::gemm(seen.as_mut(), 1.0, x, image, 0.0, self.session.blas())?;
+        let most = self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon());
+        let is_off = |at: usize| {
+            let (row, column) = (at / width, at % width);
+            // What is not a number is off, too.
+            !((seen[(row, column)] - self.seen[(row, column)]).abs() <= most)
+        };
+        match (0..width * width).any(is_off) {
+            true => Err(file.is_of_another("matrix")),
+            false => Ok(()),
+        }
+    }
+
     /// Of the newest block the earlier ones see what it saw of them; by how much they do not.
     fn asymmetry(&self, seen: MatRef<'_, f64>, from: usize) -> Option<f64> {
         let most = self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon());
@@ -447,7 +473,16 @@ impl<'a, O: Operator> Search<'a, O> {
             "a search ends with as many pairs as are wanted"
         );
         let missed_beyond = match self.checked {
-            _ if is_whole => ritz.values.get(count).copied(),
+            _ if is_whole => {
+                let next = ritz.values.get(count).copied();
+                next.map(|next| {
+                    if self.wants_both_ends() {
+                        next.abs()
+                    } else {
+                        next
+                    }
+                })
+            }
             Some(steps) if has_converged => self.missed_beyond(ritz, steps),
             _ => None,
         };

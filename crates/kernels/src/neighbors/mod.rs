@@ -515,7 +515,9 @@ impl<T: Real> Compared<'_, T> {
         let terms = queries.squares.iter().map(|square| metric.terms(*square));
         let bounds = Bounds {
             longest: longest.sqrt(),
-            steepest: terms.map(|[scale, _]| scale).fold(0.0, f64::max),
+            steepest: terms
+                .map(|[scale, _]| T::of(scale).f64())
+                .fold(0.0, f64::max),
             ..self.bounds
         };
         let limit = |found: &Nearest<'_>, at: usize| {
@@ -561,7 +563,7 @@ struct Bounds {
     terms: usize,
     /// The largest |x|.
     longest: f64,
-    /// The largest scale.
+    /// The largest scale, as products are scaled with it: it may be beyond their type.
     steepest: f64,
     /// Products are of elements rounded to bf16.
     is_rounded: bool,
@@ -822,6 +824,8 @@ mod tests {
                 // Products overflow, or vanish.
                 3 => next() * 1e19,
                 4 => next() * 1e-30,
+                // Below the normal numbers of f32.
+                5 => next() * 1e-40,
                 _ => {
                     if next() > 0.0 {
                         0.0
@@ -839,7 +843,7 @@ mod tests {
             seed in any::<u64>(),
             (n, d) in (2usize..200, 1usize..80),
             k in 1usize..12,
-            kind in 0u8..6,
+            kind in 0u8..7,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
             (block, queries, rows, is_rounded) in (1usize..90, 1usize..50, 1usize..200, any::<bool>()),
         ) {
@@ -876,7 +880,7 @@ mod tests {
             seed in any::<u64>(),
             (m, n, d) in (1usize..40, 1usize..250, 1usize..80),
             k in 1usize..12,
-            kind in 0u8..6,
+            kind in 0u8..7,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
             (block, queries, rows, is_rounded) in (1usize..250, 1usize..50, 1usize..200, any::<bool>()),
         ) {

@@ -387,7 +387,7 @@ fn add<T: Real>(
     let steepest = rows
         .squares
         .iter()
-        .map(|square| metric.terms(*square)[0])
+        .map(|square| T::of(metric.terms(*square)[0]).f64())
         .fold(0.0, f64::max);
     let bounds = Bounds {
         metric,
@@ -470,9 +470,8 @@ impl<'a, 'b, T: Real> Back<'a, 'b, T> {
         let offsets = &mut rest[..queries.count()];
         let mut steepest = 0.0_f64;
         for ((scale, offset), square) in scales.iter_mut().zip(&mut *offsets).zip(queries.squares) {
-            let terms = bounds.metric.terms(*square);
-            steepest = steepest.max(terms[0]);
-            [*scale, *offset] = terms.map(T::of);
+            [*scale, *offset] = bounds.metric.terms(*square).map(T::of);
+            steepest = steepest.max(scale.f64());
         }
         let longest = queries.squares.iter().copied().fold(0.0, f64::max).sqrt();
         Back {
@@ -607,9 +606,12 @@ mod tests {
 
     fn rows(count: usize) -> impl Strategy<Value = Vec<Vec<(u64, f32)>>> {
         let entry = (0u64..30, prop_oneof![-3i8..4, Just(100)]);
-        let row = prop::collection::btree_map(entry.0, entry.1, 0..8).prop_map(|row| {
+        // Also rows below the normal numbers.
+        let factor = prop_oneof![4 => Just(1.0), 1 => Just(1e-40)];
+        let entries = prop::collection::btree_map(entry.0, entry.1, 0..8);
+        let row = (entries, factor).prop_map(|(row, factor)| {
             row.into_iter()
-                .map(|(column, value)| (column << 33, f32::from(value)))
+                .map(|(column, value)| (column << 33, f32::from(value) * factor))
                 .collect()
         });
         prop::collection::vec(row, 1..count)
