@@ -78,6 +78,55 @@ def test_each_rank_has_the_neighbours_of_its_queries_among_all_rows(matrices, co
             assert np.concatenate([one[at][side] for one in found]).tobytes() == whole[side].tobytes()
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_rows_in_many_blocks_go_round_for_each_group_of_queries(kind, tmp_path):
+    random = np.random.default_rng(SEED)
+    if kind == "dense":
+        rows, count, memory = random.integers(-3, 4, (40_000, 160)).astype("f4"), 1000, "24MiB"
+        store = lambda name, part: oc.from_numpy(tmp_path / f"{name}.npy", part)  # noqa: E731
+    else:
+        rows = csr_matrix(random_array((6000, 300), density=0.1, format="csr", dtype=np.float32, rng=random))
+        count, memory = 6000, "1MiB"
+        store = lambda name, part: oc.from_scipy(tmp_path / name, part)  # noqa: E731
+    queries = rows[:count]
+    expected = NearestNeighbors(4).fit(rows).kneighbors(queries)
+    parts = [store(str(rank), part) for rank, part in enumerate(cut(rows, 2))]
+    asked = [store(f"q{rank}", part) for rank, part in enumerate(cut(queries, 2))]
+
+    def work(rank, comm):
+        near = NearestNeighbors(4, comm=comm, memory=memory).fit(parts[rank])
+        return near.kneighbors(asked[rank]), near.times_["rounds"]
+
+    found = on_ranks(2, work)
+    for side in (0, 1):
+        assert np.concatenate([one[0][side] for one in found]).tobytes() == expected[side].tobytes()
+    # More than a block of either rank.
+    assert all(rounds >= 6 for _, rounds in found)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("harm", ["NaN", "short"])
+def test_harm_that_a_rank_finds_while_it_reads_is_an_error_of_all(kind, harm, tmp_path):
+    random = np.random.default_rng(SEED)
+    rows = random.normal(size=(4000, 32)).astype("f4")
+    rows[3000, 5] = np.nan if harm == "NaN" else 1
+    parts = []
+    for rank, part in enumerate(cut(rows, 2)):
+        path = tmp_path / (f"{rank}.npy" if kind == "dense" else str(rank))
+        parts.append(oc.from_numpy(path, part) if kind == "dense" else oc.from_scipy(path, csr_matrix(part)))
+    if harm == "short":
+        files = [tmp_path / "1.npy"] if kind == "dense" else [file for file in (tmp_path / "1").iterdir() if file.is_file()]
+        largest = max(files, key=lambda file: file.stat().st_size)
+        os.truncate(largest, largest.stat().st_size // 2)
+
+    def work(rank, comm):
+        return NearestNeighbors(4, comm=comm, memory="8MiB").fit(parts[rank]).kneighbors(parts[rank])
+
+    for rank, error in enumerate(on_ranks(2, work)):
+        assert isinstance(error, Exception), (rank, error)
+        assert rank == 1 or "rank 1" in str(error), error
+
+
 def test_labels_and_targets_of_all_ranks_vote():
     random = np.random.default_rng(SEED)
     rows, queries = random.normal(size=(60, 3)), random.normal(size=(20, 3))

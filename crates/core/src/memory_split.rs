@@ -129,6 +129,11 @@ impl MemorySplit {
         self.free * 3 / 8
     }
 
+    /// Bytes of what passes by while a slot is read into.
+    pub fn ring_reading_bytes(&self) -> u64 {
+        self.free / 8
+    }
+
     /// Bytes of a piece that is read into a slot at a time.
     pub fn ring_piece_bytes(&self) -> u64 {
         self.budget / 64

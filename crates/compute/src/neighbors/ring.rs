@@ -215,7 +215,7 @@ impl<T: Real> RingSearch<T> {
         let all = self.gather(began.map(|()| facts))?;
         let agreed = self.agree_on(&all);
         let slot_bytes = agreed? as usize;
-        let most = split.ring_group_bytes();
+        let most = self.group_bytes(slot_bytes);
         let blocks = self.rows.blocks(slot_bytes).len() as u64;
         let groups = self.groups(most).len() as u64;
         let counts = self.gather(Ok([blocks, groups]))?;
@@ -291,6 +291,23 @@ impl<T: Real> RingSearch<T> {
         }
     }
 
+    /// Bytes of queries that stay while blocks go round: what slots and comparing leave, if that is less
+    /// than their share.
+    fn group_bytes(&self, slot_bytes: usize) -> u64 {
+        let split = MemorySplit::new(&self.session);
+        let (threads, all) = (
+            self.session.threads() as u64,
+            self.queries.blocks(usize::MAX),
+        );
+        let tile = self.queries.tile(&all, split.rounded_bytes(threads));
+        let compared = threads * self.queries.compared_bytes(&all, tile, self.session.blas());
+        let slots = (self.ranks.slots() * slot_bytes) as u64;
+        let passing = slots + compared + split.ring_reading_bytes();
+        split
+            .ring_group_bytes()
+            .min(split.free().saturating_sub(passing))
+    }
+
     /// Queries of blocks, and blocks of groups, that stay in `most` bytes.
     fn groups(&self, most: u64) -> Vec<Vec<block::BlockRows>> {
         let per_query = 2 * (NEIGHBOR_BYTES * self.options.k) as usize;
@@ -311,7 +328,7 @@ impl<T: Real> RingSearch<T> {
     }
 
     fn run(&self, stage: &mut Stage, agreed: &Agreed, targets: &Targets) -> Result<RingTimes> {
-        let groups = self.groups(MemorySplit::new(&self.session).ring_group_bytes());
+        let groups = self.groups(self.group_bytes(agreed.slot_bytes));
         let mut times = RingTimes::default();
         let mut parts = groups.iter();
         for number in 0..agreed.groups {

@@ -344,8 +344,8 @@ impl<'a, O: Operator> Search<'a, O> {
         let most = self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon());
         let is_off = |at: usize| {
             let (row, column) = (at / width, at % width);
-            // What is not a number is off, too.
-            !((seen[(row, column)] - self.seen[(row, column)]).abs() <= most)
+            let off = (seen[(row, column)] - self.seen[(row, column)]).abs();
+            off > most || off.is_nan()
         };
         match (0..width * width).any(is_off) {
             true => Err(file.is_of_another("matrix")),
