@@ -443,7 +443,8 @@ class _Products:
         shape = getattr(operator, "shape", None) if shape is None else shape
         if shape is None:
             raise ArgumentError(f"A is a {self.name}, not a matrix; as an operator it needs shape=")
-        self.shape: tuple[int, int] = (int(shape), int(shape)) if isinstance(shape, (int, np.integer)) else (int(shape[0]), int(shape[1]))
+        sides = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
+        self.shape: tuple[int, int] = (int(sides[0]), int(sides[1]))
         if np.dtype(getattr(operator, "dtype", None) or np.float64).kind == "c":
             raise DTypeError(f"A is a complex {self.name}, but must be real")
         forward = _side(operator, "matmat", "matvec") or (operator if callable(operator) else None)
