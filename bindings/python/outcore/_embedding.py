@@ -644,7 +644,7 @@ class _Call(NamedTuple):
     """Features as the native half takes them, and what their results are."""
 
     native: Any
-    asked: list[_Result]
+    parts: list[_Result]
     dims: list[int] | None = None
     """Of a batch, whose features have one result together: the elements of each."""
 
@@ -654,16 +654,16 @@ class _Call(NamedTuple):
             rows, place = self._side_by_side().empty()
             return rows, [place]
         if self.dims is not None:
-            rows, (stored, name, _) = self.asked[0].empty()
+            rows, (stored, name, _) = self.parts[0].empty()
             return _cut(rows.ravel(), self.dims), [(stored, name, self.dims)]
-        made = [result.empty() for result in self.asked]
+        made = [result.empty() for result in self.parts]
         return [rows for rows, _ in made], [place for _, place in made]
 
     def _side_by_side(self) -> _Result:
-        bags = {result.bags for result in self.asked}
+        bags = {result.bags for result in self.parts}
         if len(bags) != 1:
             raise ShapeError(f"results of {sorted(bags)} bags cannot be side by side")
-        return _Result(bags.pop(), sum(result.dim for result in self.asked), _common(result.dtype for result in self.asked))
+        return _Result(bags.pop(), sum(result.dim for result in self.parts), _common(result.dtype for result in self.parts))
 
 
 class _Joined(NamedTuple):

@@ -70,7 +70,7 @@ def profile_of(ids: npt.ArrayLike, row_bytes: int, *, policies: Sequence[str] = 
 
 
 def hottest(ids: npt.ArrayLike, rows: int) -> npt.NDArray[np.uint64]:
-    """So many of the rows that are looked up most, in the order of how often they are: for `Table.keep`."""
+    """The `rows` row numbers that are looked up most, most first: for `Table.keep`."""
     found, counts = np.unique(np.asarray(ids).ravel(), return_counts=True)
     return found[np.argsort(-counts, kind="stable")[:rows]].astype(np.uint64)
 

@@ -185,7 +185,7 @@ fn whole(triangle: Vec<f64>, d: usize) -> Result<Vec<f64>> {
     Ok(matrix)
 }
 
-/// Elements of the lower triangle of so many rows, and where the next row begins.
+/// Elements of the first `rows` rows of the lower triangle, which is where the next row begins.
 fn elements(rows: usize) -> usize {
     match rows % 2 {
         0 => (rows / 2).saturating_mul(rows + 1),
