@@ -5,14 +5,16 @@
 The model adds, to each token's own embedding, rows of a large table: those of the last two and last three tokens, by several
 hashes of them, as models with n-gram embeddings do. The hashes of a step are known as soon as its tokens are, so the rows of a
 step are looked up while the network computes the step before. The weights are random: what is measured is speed, with the table
-on SSD, memory-mapped and in memory, and that all three ways give the same numbers. Each begins with no page of the table in the
-page cache; a memory map keeps those that it has read there, so it is only slow where memory is limited (`systemd-run --scope -p
-MemoryMax=1G`, with --not-in-memory). Needs torch: pip install 'outcore[torch]'.
+on SSD, memory-mapped (with the system's read-ahead, and without, as MADV_RANDOM has it) and in memory, and that all ways give the
+same numbers. Each begins with no page of the table in the page cache; a memory map keeps those that it has read there, so it is
+only slow where memory is limited (`systemd-run --scope -p MemoryMax=1G`, with --not-in-memory). Needs torch: pip install
+'outcore[torch]'.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -142,22 +144,26 @@ def main(
     model, all_steps = Model(dim, width, layers).eval(), list(steps(count, tokens, rows))
     module = Embedding(Table.open(path))
 
-    def table_of(mmap_mode: Literal["c"] | None) -> tuple[LookUp, Callable[[Tensor], None]]:
-        table = torch.from_numpy(np.load(path, mmap_mode=mmap_mode))
+    def table_of(mmap_mode: Literal["c"] | None, advice: int = mmap.MADV_NORMAL) -> tuple[LookUp, Callable[[Tensor], None]]:
+        array = np.load(path, mmap_mode=mmap_mode)
+        if mmap_mode is not None:
+            array.base.madvise(advice)
+        table = torch.from_numpy(array)
         return lambda ids: table[ids], nothing
 
     ways: dict[str, Callable[[], tuple[LookUp, Callable[[Tensor], None]]]] = {
         "outcore": lambda: (module, module.submit),
         "memory map": lambda: table_of("c"),
+        "memory map, random": lambda: table_of("c", mmap.MADV_RANDOM),
         "memory": lambda: table_of(None),
     }
     found, sums = {}, []
     with torch.inference_mode():
-        for name, way in list(ways.items())[: 3 if in_memory else 2]:
+        for name, way in list(ways.items())[: 4 if in_memory else 3]:
             forget(path)
             found[name], total = measure(model, *way(), all_steps)
             sums.append(total)
-            print(f"{name:<12}{found[name]:>12,.0f} tokens/s")
+            print(f"{name:<20}{found[name]:>12,.0f} tokens/s")
     if any(not torch.equal(total, sums[0]) for total in sums):
         raise SystemExit("the results differ")
     known = module.table.statistics

@@ -79,7 +79,8 @@ def sparse_neighbors(spec: Spec) -> Result:
 
     told = sampled(call)
     seconds = [each * spec["scaled"] for each in told["seconds"]]
-    return {**told, "seconds": seconds, "recall": sparse.recall(spec, found[0])}
+    cpu = told["cpu_seconds"] * spec["scaled"]
+    return {**told, "seconds": seconds, "cpu_seconds": cpu, "recall": sparse.recall(spec, found[0])}
 
 
 def load_svmlight(spec: Spec) -> Result:

@@ -533,8 +533,8 @@ class TableSet:
 
     def train(
         self,
-        features: Sequence[Feature],
-        gradients: Sequence[npt.ArrayLike],
+        features: Features,
+        gradients: Sequence[npt.ArrayLike] | npt.ArrayLike,
         optimizer: Optimizer,
         lr: float,
         *,
@@ -546,10 +546,10 @@ class TableSet:
 
         Parameters
         ----------
-        features : sequence of Feature
+        features : sequence of Feature, or JaggedBatch
             What was looked up, of modes "sum" and "mean" or without bags.
-        gradients : sequence of arrays
-            Of each result: bags x elements.
+        gradients : sequence of arrays, or array
+            Of each result: bags x elements; or of results side by side, bags x elements of all features.
         optimizer : {"sgd", "rowwise_adagrad", "adam"}
             That for which the tables were made: `torch.optim.SGD`, FBGEMM's exact row-wise Adagrad, `torch.optim.SparseAdam`.
         lr : float
@@ -566,6 +566,15 @@ class TableSet:
         NoSpaceError, DeviceError
             The table at which the step fails is as it was before; so are those with higher numbers.
         """
+        if isinstance(features, JaggedBatch):
+            features = _apart(features, self._joined_of(features))
+        if not isinstance(gradients, list | tuple):
+            gradients = np.asarray(gradients)
+        if isinstance(gradients, np.ndarray) and gradients.ndim == 2:
+            dims = [self[feature.table].dim for feature in features]
+            if gradients.shape[1] != sum(dims):
+                raise ShapeError(f"gradients of {gradients.shape[1]} elements for features of {sum(dims)} side by side")
+            gradients = np.split(gradients, np.cumsum(dims[:-1]), axis=1)
         given = orders or [None] * len(features)
         asked = []
         for feature, gradient, order in zip(features, gradients, given, strict=True):
@@ -607,10 +616,12 @@ class TableSet:
         self._served.replace({table._number: self._served.sources[table._number] for table in readers})
         return [table.version for table in readers] != before
 
+    def _joined_of(self, batch: JaggedBatch) -> _Joined:
+        return self._joined if batch.tables is None else _Joined.of([self[table] for table in batch.tables])
+
     def _asked(self, features: Features) -> _Call:
         if isinstance(features, JaggedBatch):
-            given = features.tables
-            return _jagged(features, self._joined if given is None else _Joined.of([self[table] for table in given]))
+            return _jagged(features, self._joined_of(features))
         asked = [_Asked.of(feature, self[feature.table]) for feature in features]
         return _Call([one.native for one in asked], [one.result for one in asked])
 
@@ -701,6 +712,23 @@ def _jagged(batch: JaggedBatch, tables: _Joined) -> _Call:
             raise ShapeError(f"per_sample_weights of shape {weights.shape} for ids of {ids.shape}")
     native = (tables.numbers, ids, lengths.ravel(), batch.mode, weights)
     return _Call(native, [_Result(bags, sum(tables.dims), _dtype(batch.dtype) or tables.dtype)], tables.dims)
+
+
+def _apart(batch: JaggedBatch, tables: _Joined) -> list[Feature]:
+    """The features of a batch one by one."""
+    call = _jagged(batch, tables)
+    numbers, ids, flat, mode, weights = call.native
+    lengths = flat.reshape(len(numbers), call.parts[0].bags)
+    ends = lengths.sum(axis=1, dtype=np.int64).cumsum()
+    if ends[-1] != len(ids):
+        raise ArgumentError(f"lengths add up to {ends[-1]}, and there are {len(ids)} ids")
+    of_ids = np.split(ids, ends[:-1])
+    of_weights: list[Any] = [None] * len(numbers) if weights is None else np.split(weights, ends[:-1])
+    parts = zip(numbers, of_ids, lengths, of_weights, strict=True)
+    return [
+        Feature(number, some, lengths=own, per_sample_weights=factors, mode=mode, dtype=batch.dtype)
+        for number, some, own, factors in parts
+    ]
 
 
 def _cut(block: npt.NDArray[Any], dims: list[int]) -> list[Rows]:

@@ -108,6 +108,10 @@ def bench_knn(
         return _case(count, designs, times, memory, equal_slots, given, facts, results, not as_json, case)
 
     found = [one for count in ranks for one in runs(count)]
+    first: dict[Any, str] = {}
+    for one in found:
+        # Of the same rows and queries, whatever the ranks.
+        one["agrees"] &= one["labels_sha256"] == first.setdefault((one["rows"], one["queries"]), one["labels_sha256"])
     told = _told(found)
     predicted = []
     if simulate is not None:

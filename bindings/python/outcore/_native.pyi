@@ -64,6 +64,7 @@ __all__ = [
     "place_rows",
     "project",
     "reduce",
+    "remove_checkpoint",
     "reuse_shares",
     "row_norms",
     "scale",
@@ -250,6 +251,7 @@ def nearest_rows(
     centers: npt.NDArray[np.float64] | None,
     team: Team | None,
 ) -> Job: ...
+def remove_checkpoint(session: Session, path: str, rank: int | None) -> None: ...
 def neighbors_graph(
     session: Session,
     rows: _Operand,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
+import itertools
 import json
 import os
 import tempfile
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._commands import say, session_of, session_options
-from .errors import ArgumentError, ShapeError
+from .errors import ArgumentError, FailedError, ShapeError
 
 if TYPE_CHECKING:
     from . import _native
@@ -48,6 +49,11 @@ DESIGN = "mpi_rma"
     default=False,
     help="Number of the first feature of a text beside a stored matrix; two texts are numbered alike, as they are.",
 )
+@click.option(
+    "--checkpoint",
+    type=click.Path(file_okay=False),
+    help="Folder to go on from after a crash; under mpirun, each rank appends its number to the name.",
+)
 @click.option("--design", help=f"Under mpirun: how rows go round, see outcore.ranks.mpi; default {DESIGN}.")
 @session_options
 def knn(
@@ -61,6 +67,7 @@ def knn(
     indices: str | None,
     distances: str | None,
     zero_based: bool,
+    checkpoint: str | None,
     design: str | None,
     as_json: bool,
     **options: Any,
@@ -74,12 +81,15 @@ def knn(
     may have.
     """
     from ._team import together
-    from .neighbors import KNeighborsClassifier, NearestNeighbors
+    from .neighbors import KNeighborsClassifier, NearestNeighbors, remove_checkpoint
 
     outputs = {"output": output, "indices": indices, "distances": distances}
     for path in filter(None, outputs.values()):
         if not path.endswith(".npy"):
             raise ArgumentError(f"{path} will be a new .npy file, so its name must end in .npy")
+    named = [os.path.realpath(path) for path in outputs.values() if path is not None]
+    if len(set(named)) < len(named):
+        raise ArgumentError("--output, --indices and --distances name one file twice")
     if not any(outputs.values()):
         raise ArgumentError("give --output, --indices or --distances, for what is found")
     began = time.perf_counter()
@@ -89,6 +99,7 @@ def knn(
         with together(ranks) as team:
             if ranks is None or ranks.rank == 0:
                 _check_folders(filter(None, outputs.values()))
+            search = None if checkpoint is None else _search(train, test, zero_based)
             rows, queries = opened.enter_context(_opened(session, ranks, team, train, test, zero_based))
             known = None if output is None else _known(rows, labels, train, team)
             asked = None if output is None else _labels(queries)
@@ -99,27 +110,39 @@ def knn(
             estimator = KNeighborsClassifier(neighbors, weights=weights, metric=metric, comm=ranks)
         estimator.fit(rows, known)
         facts["fit_s"], began = time.perf_counter() - began, time.perf_counter()
-        near = estimator._nearest(queries, None, (distances, indices) if ranks is None else None)
+        near = estimator._nearest(queries, None, (distances, indices) if ranks is None else None, checkpoint, search)
         facts["search_s"] = time.perf_counter() - began
         facts |= {"rows": estimator.n_samples_fit_, "queries": queries.shape[0], "neighbors": neighbors}
         with together(ranks) as team:
             if output is not None:
                 found = estimator._voted(near)
                 facts["accuracy"] = _accuracy(team, found, asked)
-                _collect(session, ranks, found, output)
+                _collect(session, ranks, team, found, output)
             for name, result in (("distances", near[0]), ("indices", near[1])):
                 into = outputs[name]
                 if into is not None and ranks is not None:
-                    _collect(session, ranks, result, into)
+                    _collect(session, ranks, team, result, into)
             if team is not None:
                 facts["design"] = design or DESIGN
                 told = team.all_gather(json.dumps(facts | estimator.times_).encode())
                 facts["ranks"] = [json.loads(one) for one in told]
                 facts["queries"] = sum(one["queries"] for one in facts["ranks"])
+        if checkpoint is not None:
+            remove_checkpoint(session, checkpoint, None if ranks is None else ranks.rank)
     if ranks is None or ranks.rank == 0:
         if ranks is not None and not as_json:
             facts["ranks"] = len(facts["ranks"])
         say({**facts, **outputs}, as_json)
+
+
+def _search(train: str, test: str, zero_based: bool) -> str:
+    """What tells a checkpoint that rows and queries are the same. A text is imported anew each time, so that it is the text that
+    has to be the same, not the matrix."""
+    from ._settings import full_path
+    from .neighbors import file_facts
+
+    files = [(full_path(path), file_facts(path)) for path in (train, test)]
+    return f"{files}, features of texts from {int(not zero_based)} on"
 
 
 def _started(design: str | None, options: dict[str, Any]) -> tuple[Ranks | None, Session]:
@@ -253,52 +276,96 @@ def _accuracy(team: _native.Team | None, found: Any, asked: Any) -> float | None
     return counts[0] / counts[1] if counts[1] else None
 
 
-def _collect(session: Session, ranks: Ranks | None, own: Any, path: str) -> None:
+def _collect(session: Session, ranks: Ranks | None, team: _native.Team | None, own: Any, path: str) -> None:
     """Writes what all ranks have, in their order, to one file of the first."""
     import numpy as np
 
-    shape, dtype = own.shape, np.dtype(own.dtype)
-    step = max(1, PIECE_BYTES // max(1, dtype.itemsize * int(np.prod(shape[1:]))))
-    pieces = (np.ascontiguousarray(own[at : at + step]) for at in range(0, shape[0], step))
+    if team is not None:
+        # An error of before is told here, where no rank has sent anything else yet.
+        team.agree()
+    step = max(1, PIECE_BYTES // max(1, np.dtype(own.dtype).itemsize * int(np.prod(own.shape[1:]))))
+    pieces = (np.ascontiguousarray(own[at : at + step]) for at in range(0, own.shape[0], step))
     if ranks is not None and ranks.rank > 0:
-        ranks.send(0, np.array([shape[0]], np.int64).tobytes())
-        for piece in pieces:
-            ranks.send(0, piece.tobytes())
+        _send(ranks, own.shape[0], pieces)
         return
-    counts = [shape[0]]
+    counts = [own.shape[0]]
     if ranks is not None:
-        counts += [int(np.frombuffer(ranks.receive(rank, 8), np.int64)[0]) for rank in range(1, ranks.size)]
-    whole = (sum(counts), *shape[1:])
-
-    def all_pieces() -> Iterator[Any]:
-        yield from pieces
-        for rank, count in enumerate(counts[1:], start=1):
-            for at in range(0, count, step):
-                part = (min(step, count - at), *shape[1:])
-                data = ranks.receive(rank, dtype.itemsize * int(np.prod(part)))  # type: ignore[union-attr]
-                yield np.frombuffer(data, dtype).reshape(part)
-
-    beside, received = f"{path}.part.npy", all_pieces()
+        counts += [_number(ranks, rank) for rank in range(1, ranks.size)]
+    received = pieces if ranks is None else itertools.chain(pieces, _received(ranks, own, counts))
+    beside = f"{path}.part.npy"
     try:
-        if isinstance(own, np.ndarray):
-            with open(beside, "wb") as file:
-                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": whole}
-                np.lib.format.write_array_header_1_0(file, header)
-                file.writelines(piece.tobytes() for piece in received)
-                file.flush()
-                os.fsync(file.fileno())
-        else:
-            with contextlib.closing(session.create(beside, whole, dtype, mode="w")) as array:
-                at = 0
-                for piece in received:
-                    array[at : at + len(piece)] = piece
-                    at += len(piece)
+        _write(session, beside, own, sum(counts), received)
         os.replace(beside, path)
     except Exception:
         # What others have sent is no answer to what they are asked next.
-        for _ in received:
-            pass
+        with contextlib.suppress(Exception):
+            for _ in received:
+                pass
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
         raise
+
+
+def _send(ranks: Ranks, count: int, pieces: Iterator[Any]) -> None:
+    """Pieces of as many rows to the first rank, each after its length: -1 for one that could not be read, which is the last."""
+    import numpy as np
+
+    def number(value: int) -> None:
+        ranks.send(0, np.array([value], np.int64).tobytes())
+
+    number(count)
+    try:
+        for piece in pieces:
+            number(len(piece))
+            ranks.send(0, piece.tobytes())
+    except Exception:
+        number(-1)
+        raise
+
+
+def _number(ranks: Ranks, rank: int) -> int:
+    import numpy as np
+
+    return int(np.frombuffer(ranks.receive(rank, 8), np.int64)[0])
+
+
+def _received(ranks: Ranks, own: Any, counts: list[int]) -> Iterator[Any]:
+    """The pieces of the other ranks, in their order. Those of a rank that fails are raised once all others are here."""
+    import numpy as np
+
+    dtype, failed = np.dtype(own.dtype), []
+    for rank, count in enumerate(counts[1:], start=1):
+        left = count
+        while left > 0:
+            rows = _number(ranks, rank)
+            if rows < 0:
+                failed.append(rank)
+                break
+            part = (rows, *own.shape[1:])
+            yield np.frombuffer(ranks.receive(rank, dtype.itemsize * int(np.prod(part))), dtype).reshape(part)
+            left -= rows
+    if failed:
+        raise FailedError(f"rank {failed[0]} could not read what it has found")
+
+
+def _write(session: Session, path: str, own: Any, count: int, pieces: Iterator[Any]) -> None:
+    """A `.npy` file of as many rows like these: of labels, or of what is in an array."""
+    import numpy as np
+
+    dtype, whole = np.dtype(own.dtype), (count, *own.shape[1:])
+    if isinstance(own, np.ndarray):
+        with open(path, "wb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": whole}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.writelines(piece.tobytes() for piece in pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        return
+    with contextlib.closing(session.create(path, whole, dtype, mode="w")) as array:
+        at = 0
+        for piece in pieces:
+            array[at : at + len(piece)] = piece
+            at += len(piece)
 
 
 COMMANDS = (knn,)

@@ -29,7 +29,7 @@ from .errors import ArgumentError, ShapeError
 __all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
 
 Metric: TypeAlias = Literal["euclidean", "cosine", "inner_product"]
-Weights: TypeAlias = Literal["uniform", "distance"] | Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
+Weights: TypeAlias = Literal["uniform", "distance"] | Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]] | None
 Mode: TypeAlias = Literal["connectivity", "distance"]
 Algorithm: TypeAlias = Literal["brute", "clusters"]
 Outputs: TypeAlias = tuple[PathLike | Array | None, PathLike | Array | None]
@@ -54,6 +54,8 @@ class _Neighbors(Estimator):
     metric: Metric
     algorithm: Algorithm
     n_samples_fit_: int
+    effective_metric_: str
+    effective_metric_params_: dict[str, Any]
     comm: Any
     times_: dict[str, Any]
     _rows: Any
@@ -75,17 +77,14 @@ class _Neighbors(Estimator):
             raise ArgumentError(f"metric={self.metric!r} must be one of {', '.join(METRICS)}")
         if self.algorithm not in ALGORITHMS:
             raise ArgumentError(f"algorithm={self.algorithm!r} must be one of {', '.join(ALGORITHMS)}")
+        _number(self.n_neighbors)
         self._rows, self.n_samples_fit_ = X, of_all.count
+        self.effective_metric_, self.effective_metric_params_ = self.metric, {}
         return X
 
     def _count(self, X: Any, k: Any) -> int:
         """How many neighbours each of X is to have."""
-        k = self.n_neighbors if k is None else k
-        if not isinstance(k, Integral) or isinstance(k, bool):
-            raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
-        k = int(k)
-        if k < 1:
-            raise ArgumentError(f"Expected n_neighbors > 0. Got {k}")
+        k = _number(self.n_neighbors if k is None else k)
         others = self.n_samples_fit_ - (X is None)
         if k > others:
             raise ArgumentError(
@@ -94,24 +93,35 @@ class _Neighbors(Estimator):
             )
         return k
 
-    def _sides(self, X: Any, least: int = 1) -> tuple[Session, Any, Any]:
-        """The session of a search, its rows, and its queries if they are others, `least` at least."""
+    def _queries(self, X: Any, least: int = 1) -> Any:
+        """The queries of a search, `least` at least; None: the rows themselves."""
         check_is_fitted(self)
-        rows = self._rows
-        if X is not None:
-            X = self._checked(X, reset=False, least=least)
-            rows, X = _of_one_type(rows, X)
+        if self.comm in (None, False) and self.n_samples_fit_ != self._rows.shape[0]:
+            raise ArgumentError(
+                f"{type(self).__name__} was fitted to rows of several ranks, {self._rows.shape[0]} of {self.n_samples_fit_} "
+                "of them here; pickles and copies keep no ranks: set_params(comm=...) on each"
+            )
+        return None if X is None else self._checked(X, reset=False, least=least)
+
+    def _sides(self, X: Any) -> tuple[Session, Any, Any]:
+        """The session of a search, its rows, and its queries if they are others."""
+        rows, X = (self._rows, None) if X is None else _of_one_type(self._rows, X)
         session = self._session(rows, X)
         return session, native_rows(rows, "the rows", session), None if X is None else native_rows(X, "X", session)
 
-    def _nearest(self, X: Any, k: Any, out: Outputs | None = None, checkpoint: PathLike | None = None) -> tuple[Array, Array]:
-        """Distances and numbers of the k nearest rows to each of X, or to each row but itself."""
+    def _nearest(
+        self, X: Any, k: Any, out: Outputs | None = None, checkpoint: PathLike | None = None, search: str | None = None
+    ) -> tuple[Array, Array]:
+        """Distances and numbers of the k nearest rows to each of X, or to each row but itself. `search`: what tells a checkpoint
+        that rows and queries are the same; the caller removes it then."""
         check_is_fitted(self)
         with together(self.comm) as team:
+            X = self._queries(X, 1 if team is None else 0)
             k = self._count(X, k)
-            if team is not None and checkpoint is not None:
-                raise ArgumentError("a search over ranks leaves no checkpoint")
-            session, rows, queries = self._sides(X, 1 if team is None else 0)
+            session, rows, queries = self._sides(X)
+            kept = None
+            if checkpoint is not None:
+                kept = full_path(checkpoint), search or f"{_identity(self._rows)}; {_identity(X)}"
             distances, numbers = (None, None) if out is None else out
             with session._as_one():
                 job = _native.nearest_rows(
@@ -122,14 +132,17 @@ class _Neighbors(Estimator):
                     self.metric,
                     native_output(distances),
                     native_output(numbers),
-                    None if checkpoint is None else (full_path(checkpoint), f"{_identity(self._rows)}; {_identity(X)}"),
+                    kept,
                     self._centers(session, X) if team is None and checkpoint is None else None,
                     team,
                 )
                 found = session._run(job, "nearest rows", self.progress)
             if team is not None:
                 self.times_ = found[2]
-            return result_of(session, found[0], distances), result_of(session, found[1], numbers)
+            results = result_of(session, found[0], distances), result_of(session, found[1], numbers)
+        if checkpoint is not None and search is None:
+            remove_checkpoint(session, checkpoint, None if team is None else team.rank)
+        return results
 
     def _centers(self, session: Session, X: Any) -> npt.NDArray[np.float64] | None:
         """Centres of the clusters that a search is to go by: fewer than queries, for which rows are put in order."""
@@ -175,7 +188,7 @@ class _Neighbors(Estimator):
         checkpoint : path, optional
             A folder where groups of queries that are done are kept until all are: a search that was killed, called again, goes
             on from there and gives the same bytes. Results are then written twice, and rows that look for each other each meet
-            all others.
+            all others. Over ranks, each appends its number to the name, and all of them give one.
 
         Returns
         -------
@@ -223,7 +236,7 @@ class _Neighbors(Estimator):
         ArgumentError, NotFiniteError, NoMemoryError
             As of `kneighbors`.
         """
-        has_distances = _has_distances(mode)
+        has_distances, X = _has_distances(mode), self._queries(X)
         return self._graph(X, self._count(X, n_neighbors), has_distances, out, "nearest rows")
 
 
@@ -392,7 +405,7 @@ class NearestNeighbors(_Neighbors):
             raise ArgumentError(f"radius={radius!r} must be a number{'' if self._is_product else ' of 0 or more'}")
         if sort_results and out is not None:
             raise ArgumentError("sort_results=True sorts in memory; with out, entries come in the order of the rows")
-        found = self._graph(X, float(radius), has_distances, out, "rows within a radius")
+        found = self._graph(self._queries(X), float(radius), has_distances, out, "rows within a radius")
         if sort_results:
             lines = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
             order = np.lexsort((found.data, lines))
@@ -427,18 +440,23 @@ class _Voting(_Neighbors):
         self.progress = progress
         self.comm = comm
 
-    def _nearest(self, X: Any, k: Any, out: Outputs | None = None, checkpoint: PathLike | None = None) -> tuple[Array, Array]:
+    def _keep_rows(self, X: Any, of_all: AllRows) -> Any:
+        self._check_weights()
+        return super()._keep_rows(X, of_all)
+
+    def _check_weights(self) -> None:
         weights = self.weights
-        if weights not in ("uniform", "distance") and not callable(weights):
-            raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance' or a function")
+        if not callable(weights) and weights not in ("uniform", "distance", None):
+            raise ArgumentError(f"weights={weights!r} must be 'uniform', 'distance', None or a function")
         if weights == "distance" and self.metric == "inner_product":
             raise ArgumentError("weights='distance' needs distances; products of metric='inner_product' are none")
-        return super()._nearest(X, k, out, checkpoint)
 
-    def _voters(self, near: tuple[Array, Array]) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """The neighbours that a search has found, of some queries at a time, and the weight of each."""
+    def _voters(self, near: tuple[Array, Array], beside: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """The neighbours that a search has found, of some queries at a time, and the weight of each. A query has as many numbers
+        beside these."""
+        self._check_weights()
         distances, numbers = near
-        step = max(1, VOTES_BYTES // (16 * numbers.shape[1]))
+        step = max(1, VOTES_BYTES // (16 * numbers.shape[1] + 8 * beside))
         for start in range(0, len(numbers), step):
             found = numbers[start : start + step]
             yield found, _weighed(distances[start : start + step], self.weights)
@@ -453,15 +471,17 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
     ----------
     n_neighbors : int
         Rows that vote.
-    weights : "uniform", "distance" or callable
-        What a vote counts: 1; one over its distance, where rows at distance 0 have all votes; or what a function makes of an
-        array of distances.
+    weights : "uniform", "distance", callable or None
+        What a vote counts: 1, as of None; one over its distance, where rows at distance 0 have all votes; or what a function
+        makes of an array of distances.
     metric, algorithm, memory, progress, comm
         As of `NearestNeighbors`.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
+    classes_ : ndarray of shape (n_classes,); where y has several outputs, a list of these
+    outputs_2d_ : bool
+        Whether y has several outputs.
     n_samples_fit_, n_features_in_ : int
 
     Examples
@@ -475,17 +495,21 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
         Parameters
         ----------
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
-        y : Array or array_like of shape (n_samples,)
+        y : Array or array_like of shape (n_samples,) or (n_samples, n_outputs)
         """
         with together(self.comm) as team, self._fitting(X, 1 if team is None else 0) as (X, _, _):
-            of_all = AllRows(team, X)
-            y = of_all.labels(column_or_1d(_targets(X, y), warn=True))
+            own = _targets(X, y)
+            of_all = AllRows(team, X, f"labels of shape {own.shape[1:]} a row")
+            self.outputs_2d_ = own.ndim == 2 and own.shape[1] > 1
+            y = of_all.labels(own if self.outputs_2d_ else column_or_1d(own, warn=True))
             check_classification_targets(y)
-            self.classes_, self._labels = np.unique(y, return_inverse=True)
+            known = [np.unique(output, return_inverse=True) for output in (y.T if self.outputs_2d_ else [y])]
+            self._labels = [labels for _, labels in known]
+            self.classes_ = [classes for classes, _ in known] if self.outputs_2d_ else known[0][0]
             self._keep_rows(X, of_all)
         return self
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> Any:
         """The share of the votes that each class gets.
 
         Parameters
@@ -494,13 +518,10 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
 
         Returns
         -------
-        ndarray of shape (n_queries, n_classes)
+        ndarray of shape (n_queries, n_classes); of several outputs, a list of these
         """
-        check_is_fitted(self)
-        parts = [self._votes(*voters) for voters in self._voters(self._nearest(X, None))]
-        votes = np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
-        total = votes.sum(axis=1, keepdims=True)
-        return np.asarray(votes / np.where(total == 0, 1, total))
+        shares = self._of_votes(self._nearest(X, None), _shares)
+        return shares if self.outputs_2d_ else shares[0]
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The class with the most votes.
@@ -512,20 +533,47 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
 
         Returns
         -------
-        ndarray of shape (n_queries,)
+        ndarray of shape (n_queries,), or (n_queries, n_outputs)
         """
         return self._voted(self._nearest(X, None))
 
     def _voted(self, near: tuple[Array, Array]) -> npt.NDArray[Any]:
-        parts = [self._votes(*voters).argmax(axis=1) for voters in self._voters(near)]
-        return np.asarray(self.classes_[np.concatenate(parts) if parts else np.empty(0, np.intp)])
+        best = self._of_votes(near, lambda votes: votes.argmax(axis=1))
+        found = [classes[numbers] for classes, numbers in zip(self._classes, best, strict=True)]
+        return np.stack(found, axis=1) if self.outputs_2d_ else found[0]
 
-    def _votes(self, numbers: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        labels = self._labels[numbers]
-        votes = np.zeros((len(numbers), len(self.classes_)))
-        for place in range(labels.shape[1]):
-            votes[np.arange(len(votes)), labels[:, place]] += weights[:, place]
-        return votes
+    @property
+    def _classes(self) -> list[npt.NDArray[Any]]:
+        """Of each output."""
+        return self.classes_ if isinstance(self.classes_, list) else [self.classes_]
+
+    def _of_votes(
+        self, near: tuple[Array, Array], made: Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
+    ) -> list[npt.NDArray[Any]]:
+        """What is made of the votes for each output, some queries at a time."""
+        parts: list[list[npt.NDArray[Any]]] = [[made(np.zeros((0, len(classes))))] for classes in self._classes]
+        for numbers, weights in self._voters(near, 2 * max(map(len, self._classes))):
+            for labels, classes, found in zip(self._labels, self._classes, parts, strict=True):
+                found.append(made(_votes(labels[numbers], weights, len(classes))))
+        return [np.concatenate(found) for found in parts]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = tags.classifier_tags.multi_label = True
+        return tags
+
+
+def _votes(labels: npt.NDArray[Any], weights: npt.NDArray[Any], classes: int) -> npt.NDArray[np.float64]:
+    """Those for each class, by queries and classes."""
+    votes = np.zeros((len(labels), classes))
+    for place in range(labels.shape[1]):
+        votes[np.arange(len(votes)), labels[:, place]] += weights[:, place]
+    return votes
+
+
+def _shares(votes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    total = votes.sum(axis=1, keepdims=True)
+    return np.asarray(votes / np.where(total == 0, 1, total))
 
 
 class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
@@ -580,7 +628,7 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         check_is_fitted(self)
         values = self._values if self._values.ndim == 2 else self._values[:, None]
         parts = []
-        for numbers, weights in self._voters(self._nearest(X, None)):
+        for numbers, weights in self._voters(self._nearest(X, None), 2 * values.shape[1]):
             sums = np.zeros((len(numbers), values.shape[1]))
             for place in range(numbers.shape[1]):
                 sums += values[numbers[:, place]] * weights[:, place, None]
@@ -594,6 +642,14 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         return tags
 
 
+def _number(k: Any) -> int:
+    if not isinstance(k, Integral) or isinstance(k, bool):
+        raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
+    if k < 1:
+        raise ArgumentError(f"Expected n_neighbors > 0. Got {k}")
+    return int(k)
+
+
 def _identity(x: Any) -> str:
     """What tells whether rows are the same: of a file its name, size and time, of memory its bytes."""
     if x is None:
@@ -604,15 +660,24 @@ def _identity(x: Any) -> str:
         for part in parts:
             digest.update(np.ascontiguousarray(part).reshape(-1).data)
         return f"{x.shape} {x.dtype} {digest.hexdigest()}"
-    path = x._file
-    if path is None:
+    if x._file is None:
         raise ArgumentError(f"{x!r} has no name, so that a checkpoint cannot tell it from others; store it under one")
+    return f"{x!r} {x.__reduce__()[1]!r} {file_facts(x._file)}"
+
+
+def remove_checkpoint(session: Session, path: PathLike, rank: int | None) -> None:
+    """Removes what a search has kept, of one process or of a rank."""
+    _native.remove_checkpoint(session._inner, full_path(path), rank)
+
+
+def file_facts(path: str) -> str:
+    """What tells whether a file, or the files of a folder, are the same as before: sizes and times."""
     try:
         files = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else [path]
         facts = [os.stat(file) for file in files]
     except OSError as error:
-        raise ArgumentError(f"{x!r} is no file whose time tells a checkpoint whether it is the same ({error})") from None
-    return f"{x!r} {x.__reduce__()[1]!r} {[(fact.st_size, fact.st_mtime_ns) for fact in facts]}"
+        raise ArgumentError(f"{path} is no file whose time tells a checkpoint whether it is the same ({error})") from None
+    return str([(fact.st_size, fact.st_mtime_ns) for fact in facts])
 
 
 def _has_distances(mode: Mode) -> bool:
@@ -653,7 +718,7 @@ def _weighed(distances: npt.NDArray[np.float64], weights: Weights) -> npt.NDArra
         if found.shape != distances.shape:
             raise ShapeError(f"weights gave an array of shape {found.shape} for distances of shape {distances.shape}")
         return found
-    if weights == "uniform":
+    if weights != "distance":
         return np.ones_like(distances)
     zeros = distances == 0
     with np.errstate(divide="ignore"):

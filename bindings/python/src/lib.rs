@@ -74,7 +74,7 @@ mod _native {
         Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw, temporary_matrix,
     };
     #[pymodule_export]
-    use crate::neighbors::{nearest_rows, neighbors_graph};
+    use crate::neighbors::{nearest_rows, neighbors_graph, remove_checkpoint};
     #[pymodule_export]
     use crate::pca::{affine, pca_fit, sparse_pca_fit};
     #[pymodule_export]

@@ -9,7 +9,7 @@ use outcore::pass::Rows;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::argument;
+use crate::error::{argument, to_python};
 use crate::job::Job;
 use crate::kmeans::flat;
 use crate::matrix::{self, output};
@@ -78,6 +78,26 @@ pub(crate) fn nearest_rows(
             Ok(pair.into_pyobject(py)?.into_any().unbind())
         },
     )
+}
+
+/// Removes what a search has kept, of one process or of a rank.
+#[pyfunction]
+pub(crate) fn remove_checkpoint(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    rank: Option<usize>,
+) -> PyResult<()> {
+    let session = session.get()?;
+    let whole = Checkpoint {
+        path,
+        search: String::new(),
+    };
+    let remove = || match rank {
+        Some(rank) => whole.of_rank(rank)?.remove(session),
+        None => whole.remove(session),
+    };
+    py.detach(remove).map_err(to_python)
 }
 
 /// As a sparse matrix, the `reach` nearest rows where that is a whole number, else those within this

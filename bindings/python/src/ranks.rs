@@ -12,6 +12,9 @@ use pyo3::types::PyBytes;
 use crate::error::to_python;
 use crate::job::{Job, apart};
 
+/// Bytes that go to Python at a time: they are copied on their way, which no budget counts.
+const PIECE_BYTES: usize = 4 << 20;
+
 /// Two functions of Python. The GIL is held for a call of one of them only.
 struct Functions {
     rank: usize,
@@ -38,11 +41,20 @@ impl Ranks for Functions {
     }
 
     fn send(&self, to: usize, bytes: &[u8]) -> outcore::Result<()> {
-        let send = |py: Python<'_>| self.send.call1(py, (to, PyBytes::new(py, bytes)));
-        Python::attach(send).map(drop).map_err(failed)
+        bytes.chunks(PIECE_BYTES).try_for_each(|piece| {
+            let send = |py: Python<'_>| self.send.call1(py, (to, PyBytes::new(py, piece)));
+            Python::attach(send).map(drop).map_err(failed)
+        })
     }
 
     fn receive(&self, from: usize, bytes: &mut [u8]) -> outcore::Result<()> {
+        let mut pieces = bytes.chunks_mut(PIECE_BYTES);
+        pieces.try_for_each(|piece| self.receive_piece(from, piece))
+    }
+}
+
+impl Functions {
+    fn receive_piece(&self, from: usize, bytes: &mut [u8]) -> outcore::Result<()> {
         let count = bytes.len();
         let what = Python::attach(|py| {
             let found = self.receive.call1(py, (from, count))?;

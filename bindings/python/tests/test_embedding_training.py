@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from outcore.embedding import Feature, Optimizer, Table, TableSet, create
+from outcore.embedding import Feature, JaggedBatch, Optimizer, Table, TableSet, create
 from outcore.errors import ArgumentError, LockedError, ShapeError
 from outcore.torch import SGD, Embedding, EmbeddingBag, RowwiseAdagrad, SparseAdam
 
@@ -134,6 +134,32 @@ def test_rowwise_adagrad_is_ten_lines_of_numpy(tmp_path: Path) -> None:
     RowwiseAdagrad(net, lr=0.1).step()
     sums[1:3] += 1
     np.testing.assert_allclose(tables[0][1:3], expected[1:3] - 0.1 / np.sqrt(sums[1:3])[:, None], rtol=0, atol=1e-6)
+
+
+def test_a_batch_of_features_trains_as_these_one_by_one(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    lengths = random.integers(0, 4, (3, 20))
+    ids = random.integers(0, ROWS, int(lengths.sum()))
+    factors = random.standard_normal(len(ids)).astype(np.float32)
+    gradient = random.standard_normal((20, 3 * DIM)).astype(np.float32)
+    ends = lengths.sum(axis=1).cumsum()
+    parts = zip((0, 1, 0), np.split(ids, ends[:-1]), lengths, np.split(factors, ends[:-1]), strict=True)
+    features = [Feature(table, some, lengths=own, per_sample_weights=weigh) for table, some, own, weigh in parts]
+    batch = JaggedBatch(ids, lengths=lengths, tables=[0, 1, 0], per_sample_weights=factors)
+    apart = list(np.split(gradient, 3, axis=1))
+    found = []
+    for name, asked, gradients in (("apart", features, apart), ("batch", batch, apart), ("one", batch, gradient)):
+        (tmp_path / name).mkdir()
+        for table in ("items", "users"):
+            create(weights(), tmp_path / name / table, "sgd")
+        tables = TableSet([tmp_path / name / table for table in ("items", "users")], writable=True)
+        tables.train(asked, gradients, "sgd", 0.1)
+        found.append([tables[number][:].tobytes() for number in (0, 1)])
+    assert found[0] == found[1] == found[2]
+    with pytest.raises(ArgumentError, match="add up to"):
+        tables.train(JaggedBatch(ids[1:], lengths=lengths, tables=[0, 1, 0]), gradient, "sgd", 0.1)
+    with pytest.raises(ShapeError, match="side by side"):
+        tables.train(batch, gradient[:, 1:], "sgd", 0.1)
 
 
 def test_rows_that_are_submitted_are_there_and_are_trained_in_order(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Nearest neighbours over ranks: threads of this process, and processes that mpirun starts, give the bytes of one process."""
 
+import contextlib
 import itertools
 import json
+import multiprocessing
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -14,7 +17,9 @@ import pytest
 from scipy.sparse import csr_matrix, random_array
 
 import outcore as oc
+from outcore import _neighbor_commands, neighbors
 from outcore import ranks as of_ranks
+from outcore.cli import cli
 from outcore.neighbors import KNeighborsClassifier, KNeighborsRegressor, NearestNeighbors
 
 SEED = 5
@@ -125,6 +130,100 @@ def test_harm_that_a_rank_finds_while_it_reads_is_an_error_of_all(kind, harm, tm
     for rank, error in enumerate(on_ranks(2, work)):
         assert isinstance(error, Exception), (rank, error)
         assert rank == 1 or "rank 1" in str(error), error
+
+
+def opened_parts(folder, kind):
+    return [oc.open(folder / (f"{rank}.npy" if kind == "dense" else str(rank))) for rank in range(3)]
+
+
+def search_over_ranks(folder, kind, k=40, memory="6MiB", threads=2, checkpoint=True):
+    """Three ranks, the second without rows, look for the neighbours of their own rows; the rounds that it takes."""
+    oc.configure("24MiB", folder, threads, allow_tmpfs_scratch=True)
+    parts = opened_parts(folder, kind)
+
+    def work(rank, comm):
+        near = NearestNeighbors(k, comm=comm, memory=memory).fit(parts[rank])
+        kept = folder / "so_far" if checkpoint else None
+        near.kneighbors(out=(folder / f"d{rank}.npy", folder / f"i{rank}.npy"), checkpoint=kept)
+        return near.times_["rounds"]
+
+    found = on_ranks(3, work)
+    for error in found:
+        if isinstance(error, Exception):
+            raise error
+    return found[0]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_a_search_over_ranks_that_was_killed_goes_on(kind, tmp_path):
+    rows = np.random.default_rng(SEED).integers(0, 9, (24_000, 6)).astype("f4")
+    rows = rows if kind == "dense" else csr_matrix(rows)
+    ends = [0, 12_000, 12_000, 24_000]
+    for rank, (start, end) in enumerate(itertools.pairwise(ends)):
+        part = rows[start:end]
+        oc.from_numpy(tmp_path / f"{rank}.npy", part) if kind == "dense" else oc.from_scipy(tmp_path / str(rank), part)
+    all_rounds = search_over_ranks(tmp_path, kind, checkpoint=False)
+    expected = [(tmp_path / f"{name}{rank}.npy").read_bytes() for name in "di" for rank in range(3)]
+    for found in tmp_path.glob("[di][012].npy"):
+        found.unlink()
+    for kill_after in (3, 6):
+        # Other pieces and groups than those of the search that goes on.
+        given = {"kind": kind, "memory": "4MiB", "threads": 1}
+        process = multiprocessing.get_context("spawn").Process(target=search_over_ranks, args=(tmp_path,), kwargs=given)
+        process.start()
+        seen = set()
+        while process.is_alive() and len(seen) < kill_after:
+            # A file may be replaced meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                seen.update(found.read_bytes() for found in tmp_path.rglob("checkpoint.json"))
+        process.kill()
+        process.join()
+        assert len(seen) >= kill_after and not (tmp_path / "d0.npy").exists()
+    with pytest.raises(oc.errors.OutcoreError, match="of another search"):
+        search_over_ranks(tmp_path, kind, k=41)
+    rounds = search_over_ranks(tmp_path, kind)
+    assert [(tmp_path / f"{name}{rank}.npy").read_bytes() for name in "di" for rank in range(3)] == expected
+    assert rounds < all_rounds
+    assert sorted(path.name for path in tmp_path.glob("*so_far*")) == []
+
+
+def test_a_checkpoint_is_of_all_ranks_and_of_the_rows_of_all(tmp_path, monkeypatch):
+    rows = np.random.default_rng(SEED).normal(size=(20, 3))
+    some = lambda rank, comm: (  # noqa: E731
+        NearestNeighbors(2, comm=comm).fit(rows).kneighbors(checkpoint=tmp_path / "so_far" if rank == 1 else None)
+    )
+    assert all("rank 1 keeps a checkpoint, rank 0 does not" in str(error) for error in on_ranks(2, some))
+    search = lambda rank, comm: (  # noqa: E731
+        NearestNeighbors(2, comm=comm).fit(rows + shift * (rank == 0)).kneighbors(checkpoint=tmp_path / "so_far")
+    )
+    shift = 0
+    with monkeypatch.context() as kept:
+        kept.setattr(neighbors, "remove_checkpoint", lambda *_: None)
+        first = on_ranks(2, search)
+    assert len(list(tmp_path.glob("*so_far*"))) == 2
+    shift = 1
+    assert all("of another search" in str(error) for error in on_ranks(2, search))
+    # One rank has begun again, the other is done.
+    shift = 0
+    shutil.rmtree(next(tmp_path.glob("*so_far.rank-0*")))
+    again = on_ranks(2, search)
+    assert all(one[at].tobytes() == other[at].tobytes() for one, other in zip(first, again, strict=True) for at in (0, 1))
+    assert list(tmp_path.glob("*so_far*")) == []
+
+
+def test_results_do_not_replace_rows(tmp_path):
+    rows = np.random.default_rng(SEED).normal(size=(20, 5))
+    array = oc.from_numpy(tmp_path / "x.npy", rows)
+    search = lambda rank, comm: NearestNeighbors(5, comm=comm).fit(array).kneighbors(array, out=(array, None))  # noqa: E731
+    assert all("both an operand and the output" in str(error) for error in on_ranks(2, search))
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), rows)
+
+
+def test_what_was_fitted_over_ranks_says_so_where_it_is_copied():
+    rows = np.random.default_rng(SEED).normal(size=(20, 3))
+    fitted = on_ranks(2, lambda rank, comm: KNeighborsClassifier(3, comm=comm).fit(rows, np.arange(20) % 2))
+    with pytest.raises(oc.errors.ArgumentError, match="fitted to rows of several ranks"):
+        pickle.loads(pickle.dumps(fitted[1])).predict(rows)
 
 
 def test_labels_and_targets_of_all_ranks_vote():
@@ -258,6 +357,40 @@ def test_labels_of_a_file_are_those_of_the_rows_of_each_rank(texts, tmp_path):
     done = mpirun(3, *map(str, [*command, "--output", tmp_path / "labels.npy"]))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "labels.npy").read_bytes() == expected[0]
+
+
+def test_the_command_keeps_what_it_has_found_until_results_are_written(texts, tmp_path, monkeypatch):
+    folder, _, expected = texts
+    command = ["knn", str(folder / "train.svm"), str(folder / "test.svm"), "--output", str(tmp_path / "labels.npy")]
+    command += ["--checkpoint", str(tmp_path / "so_far")]
+
+    def full(*_):
+        raise OSError(28, "No space left on device", "labels.npy")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(_neighbor_commands, "_collect", full)
+        with pytest.raises(OSError, match="No space"):
+            cli(command, standalone_mode=False)
+    (kept,) = tmp_path.glob("*so_far*")
+    assert json.loads((kept / "checkpoint.json").read_text())[1] == 90
+    with pytest.raises(oc.errors.ArgumentError, match="of another search"):
+        cli([*command, "-k", "4"], standalone_mode=False)
+    cli(command, standalone_mode=False)
+    assert (tmp_path / "labels.npy").read_bytes() == expected[0]
+    assert list(tmp_path.glob("*so_far*")) == []
+    with pytest.raises(oc.errors.ArgumentError, match="one file twice"):
+        cli([*command, "--indices", str(tmp_path / "." / "labels.npy")], standalone_mode=False)
+
+
+@needs_mpi
+def test_a_search_of_four_ranks_leaves_no_checkpoint_once_it_is_written(texts, tmp_path):
+    folder, _, expected = texts
+    command = ["-m", "outcore.cli", "knn", str(folder / "train.svm"), str(folder / "test.svm")]
+    command += ["--checkpoint", str(tmp_path / "so_far")]
+    done = mpirun(4, *command, "--output", str(tmp_path / "labels.npy"), "--indices", str(tmp_path / "indices.npy"))
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("*so_far*")) == []
+    assert [(tmp_path / name).read_bytes() for name in ("labels.npy", "indices.npy")] == expected
 
 
 @needs_mpi

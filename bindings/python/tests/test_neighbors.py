@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn import datasets, neighbors
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 import outcore as oc
@@ -438,6 +439,47 @@ def test_what_cannot_be_looked_for_says_so(tmp_path: Path) -> None:
         fitted.kneighbors(oc.from_numpy(tmp_path / "q.npy", np.ones((2, 3))))
     one = KNeighborsClassifier().fit(rows, np.full(20, "a"))
     assert set(one.predict(rows)) == {"a"}
+
+
+def test_lists_are_queries_and_parameters_are_checked_before_a_search() -> None:
+    fitted = NearestNeighbors(1).fit([[0.0], [1.0]])
+    assert fitted.kneighbors([[0.9]], return_distance=False).tolist() == [[1]]
+    with pytest.raises(errors.ArgumentError, match="n_samples_fit"):
+        fitted.kneighbors([[0.5]], 3)
+    with pytest.raises(NotFittedError):
+        NearestNeighbors().kneighbors_graph([[0.5]])
+    for wrong in ({"n_neighbors": 0}, {"weights": "far"}):
+        with pytest.raises(errors.ArgumentError):
+            KNeighborsClassifier(**wrong).fit([[0.0], [1.0]], [0, 1])
+    assert KNeighborsClassifier(1, weights=None).fit([[0.0], [1.0]], [0, 1]).predict([[0.9]]).tolist() == [1]
+
+
+@pytest.mark.parametrize("weights", ["uniform", "distance"])
+def test_several_outputs_are_those_of_scikit_learn(weights: Any, rng: np.random.Generator) -> None:
+    x, q = rng.standard_normal((200, 4)), rng.standard_normal((50, 4))
+    y = np.stack([rng.integers(0, 3, 200), rng.integers(5, 7, 200)], axis=1)
+    ours = KNeighborsClassifier(7, weights=weights).fit(x, y)
+    theirs = neighbors.KNeighborsClassifier(7, weights=weights, algorithm="brute").fit(x, y)
+    np.testing.assert_array_equal(ours.predict(q), theirs.predict(q))
+    for own, expected in zip(ours.predict_proba(q), theirs.predict_proba(q), strict=True):
+        np.testing.assert_allclose(own, expected, atol=1e-12)
+    assert ours.outputs_2d_ and [classes.tolist() for classes in ours.classes_] == [[0, 1, 2], [5, 6]]
+
+
+def test_of_distances_that_are_told_alike_the_first_row_comes_first() -> None:
+    rows = np.array([[1, 2.0**-26], [1, 0], [2, 0]])
+    for of in (np.asarray, sp.csr_matrix):
+        for k in (1, 2):
+            distances, numbers = NearestNeighbors(k).fit(of(rows)).kneighbors(of([[0.0, 0.0]]))
+            assert (distances[0].tolist(), numbers[0].tolist()) == ([1.0, 1.0][:k], [0, 1][:k])
+
+
+def test_votes_of_many_classes_take_little_memory() -> None:
+    rows = np.arange(20_000, dtype="f8")[:, None]
+    fitted = KNeighborsClassifier(1).fit(rows, np.arange(20_000))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert (fitted.predict(rows) == np.arange(20_000)).all()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 300 << 20
 
 
 def test_a_plan_is_told(tmp_path: Path, rng: np.random.Generator) -> None:

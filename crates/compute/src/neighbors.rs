@@ -31,9 +31,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use outcore_core::{Error, Job, MemorySplit, Result, Session, with_real};
-use outcore_engine::{Block, Plan, Region, Task, go_on};
+use outcore_engine::{Block, Extent, Plan, Region, Task, go_on};
 use outcore_kernels::{Metric, Neighbor, Pair, Within};
-use outcore_matrix::{Array, Output, Sparse};
+use outcore_matrix::{Array, Layout, Output, Sparse};
 
 use self::dense::DenseSearch;
 use self::sparse::SparseSearch;
@@ -63,11 +63,24 @@ pub struct NeighborOutputs {
     pub checkpoint: Option<Checkpoint>,
 }
 
-/// How far a search is, and what it has found: kept after each group of queries, durably, until the
-/// results are whole. What is there of the same search is gone on with, to the same bytes.
+impl NeighborOutputs {
+    /// Whether results are written elsewhere than rows and queries are read.
+    fn check_distinct(&self, rows: &Rows, queries: Option<&Rows>) -> Result<()> {
+        for x in [Some(rows), queries].into_iter().flatten() {
+            if let Rows::Dense(x) = x {
+                self.distances.check_distinct(&[x])?;
+                self.rows.check_distinct(&[x])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How far a search is, and what it has found: kept after each group of queries, durably. What is there of the same
+/// search is gone on with, to the same bytes. It stays until [`remove`](Checkpoint::remove).
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The folder, which is there (under another name) only meanwhile.
+    /// The folder, which is there under another name. Over ranks, each has one [of its own](Checkpoint::of_rank).
     pub path: PathBuf,
     /// What the rows and queries are: one of others is refused.
     pub search: String,
@@ -137,12 +150,7 @@ pub fn nearest_rows(
 ) -> Result<Job<[Array; 2]>> {
     let queries = queries.as_ref();
     check_nearest(&rows, queries, options)?;
-    for x in [Some(&rows), queries].into_iter().flatten() {
-        if let Rows::Dense(x) = x {
-            outputs.distances.check_distinct(&[x])?;
-            outputs.rows.check_distinct(&[x])?;
-        }
-    }
+    outputs.check_distinct(&rows, queries)?;
     with_side!(session, rows, queries, side => nearest::arrays(session, &side, options, outputs))
 }
 
@@ -275,6 +283,9 @@ fn check(rows: &Rows, queries: Option<&Rows>) -> Result<u64> {
     }
     Ok(rows.count())
 }
+
+/// Where distances and numbers of rows go.
+type Targets = [(Extent, Layout); 2];
 
 /// Rows and queries of one kind: how they are cut, and how a block of queries is compared with a
 /// panel of rows.

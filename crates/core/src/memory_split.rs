@@ -134,6 +134,11 @@ impl MemorySplit {
         self.free / 8
     }
 
+    /// Bytes of the products that each thread compares with what queries have found.
+    pub fn ring_compared_bytes(&self, threads: u64) -> u64 {
+        self.free / 8 / threads
+    }
+
     /// Bytes of a piece that is read into a slot at a time.
     pub fn ring_piece_bytes(&self) -> u64 {
         self.budget / 64

@@ -98,14 +98,11 @@ pub fn nearest_rows_by_centers(
             rows.name()
         )));
     };
+    outputs.check_distinct(&rows, queries.as_ref())?;
     let queries = match &queries {
         Some(Rows::Dense(queries)) => Some(queries.clone()),
         _ => None,
     };
-    for x in [Some(x), queries.as_ref()].into_iter().flatten() {
-        outputs.distances.check_distinct(&[x])?;
-        outputs.rows.check_distinct(&[x])?;
-    }
     let centers = RowCenters::new(centers.to_vec(), x.cols() as usize)?;
     if !centers.values().iter().all(|value| value.is_finite()) {
         return Err(Error::value("the centres of rows are not all finite"));

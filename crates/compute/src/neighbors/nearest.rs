@@ -5,12 +5,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use outcore_core::{DType, Error, Job, Order, RealType, Result, Session, Stage};
-use outcore_engine::{Block, Context, Extent, Plan, Region, Task, TaskError};
+use outcore_engine::{Block, Context, Plan, Region, Task, TaskError};
 use outcore_kernels::{Metric, Neighbor};
 use outcore_matrix::sparse::{NewSparse, SparseShape};
-use outcore_matrix::{Array, Compressed, Layout, Output, Sparse, Target, Tile};
+use outcore_matrix::{Array, Compressed, Output, Sparse, Target, Tile};
 
-use super::{NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Wanted, groups, meet};
+use super::{
+    NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Targets, Wanted, groups, meet,
+};
 use super::{mutual, resumed};
 
 pub(super) const NAME: &str = "nearest rows";
@@ -18,7 +20,7 @@ pub(super) const NAME: &str = "nearest rows";
 /// Where neighbours go.
 pub(super) enum Into<'a> {
     /// Distances and numbers.
-    Arrays([(Extent, Layout); 2]),
+    Arrays(Targets),
     /// A row of each query.
     Graph(&'a NewSparse),
 }

@@ -2,18 +2,16 @@
 //! how far the search is, until the results are whole.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use outcore_core::panels::cut;
 use outcore_core::staging::StagingFolder;
 use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage};
-use outcore_device::Locked;
-use outcore_engine::{Extent, Plan, Task};
+use outcore_engine::{Plan, Task};
 use outcore_kernels::copy_into;
 use outcore_matrix::{Array, Layout, Target};
 
 use super::nearest::{Into, add_group, groups_of};
-use super::{Checkpoint, NeighborOptions, Side};
+use super::{Checkpoint, NeighborOptions, Side, Targets};
 
 const FILES: [&str; 2] = ["distances.bin", "rows.bin"];
 /// Bytes of results that are copied at a time.
@@ -30,50 +28,121 @@ pub(super) fn arrays<S: Side>(
 ) -> Result<Job<[Array; 2]>> {
     let (session, side) = (session.clone(), side.clone());
     let targets = [&distances, &rows].map(|target| (target.extent.clone(), target.array.layout()));
-    let kept: Arc<Mutex<Option<StagingFolder>>> = Arc::default();
-    let keep = Arc::clone(&kept);
     let within = session.clone();
     let work = move |stage: &mut Stage, plans: Vec<Plan>| {
-        let mut search = Search::begin(&within, side, options, &checkpoint)?;
-        search.run(stage)?;
+        let m = side.queries().end;
+        let mut found = Kept::begin(&within, m, options, &checkpoint)?;
+        search(stage, &side, options, &mut found)?;
         for mut plan in plans {
-            search.copy(&mut plan, &targets);
+            found.copy(&mut plan, &targets);
             stage.run(plan, 1.0)?;
         }
-        *keep.locked() = Some(search.home);
         Ok(())
     };
-    let job = distances.job_beside(rows, &session, vec![plan], work)?;
-    Ok(job.map(move |arrays| {
-        if let Some(home) = kept.locked().take() {
-            home.folder.discard();
-        }
-        Ok(arrays)
-    }))
+    distances.job_beside(rows, &session, vec![plan], work)
 }
 
-struct Search<S> {
-    session: Session,
-    side: S,
+impl Checkpoint {
+    /// That of a rank: its number is added to the name.
+    ///
+    /// ```
+    /// use outcore_compute::neighbors::Checkpoint;
+    ///
+    /// let all = Checkpoint { path: "so_far".into(), search: "rows of today".into() };
+    /// assert_eq!(all.of_rank(2)?.path.to_str(), Some("so_far.rank-2"));
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a path without a name.
+    pub fn of_rank(&self, rank: usize) -> Result<Checkpoint> {
+        let name = self.path.file_name().ok_or_else(|| {
+            Error::value(format!(
+                "the checkpoint {} has no name",
+                self.path.display()
+            ))
+        })?;
+        let mut name = name.to_owned();
+        name.push(format!(".rank-{rank}"));
+        Ok(Checkpoint {
+            path: self.path.with_file_name(name),
+            search: self.search.clone(),
+        })
+    }
+
+    /// Removes what is kept, when it is of no more use.
+    ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_compute::neighbors::{Checkpoint, NeighborOptions, NeighborOutputs, nearest_rows};
+    /// use outcore_kernels::Metric;
+    ///
+    /// // x = [[1, 2], [3, 4], [5, 6]]
+    /// let kept = Checkpoint { path: folder.path().join("so_far"), search: "x".into() };
+    /// let outputs = NeighborOutputs { checkpoint: Some(kept.clone()), ..Default::default() };
+    /// let options = NeighborOptions { k: 1, metric: Metric::Euclidean };
+    /// let [_, rows] = nearest_rows(&session, (&x).into(), None, options, outputs)?.run()?;
+    /// assert_eq!(rows.to_vec::<i64>()?, [1, 0, 1]);
+    /// kept.remove(&session)?;
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What keeps the folder from being opened.
+    pub fn remove(&self, session: &Session) -> Result<()> {
+        StagingFolder::claim(session, &self.path, &FILES)?
+            .folder
+            .discard();
+        Ok(())
+    }
+}
+
+/// Group after group, from the first query that is not done.
+fn search<S: Side>(
+    stage: &mut Stage,
+    side: &S,
     options: NeighborOptions,
+    found: &mut Kept,
+) -> Result<()> {
+    let m = side.queries().end;
+    let side = side.of_queries(found.done..m)?;
+    let (panels, into) = (side.panels(0), Into::Arrays(found.files.clone()));
+    for group in groups_of(&side, options.k) {
+        let end = group.last().map_or(m, |last| side.numbers(last).end);
+        let mut plan = Plan::new(super::nearest::NAME);
+        add_group(&side, &mut plan, group, &panels, options, &into)?;
+        stage.run(plan, end as f64 / (m + 1) as f64)?;
+        found.keep(end)?;
+    }
+    Ok(())
+}
+
+/// What queries have found so far, in a folder.
+pub(super) struct Kept {
+    session: Session,
     home: StagingFolder,
     /// What the search is, in words.
     name: String,
-    /// Queries that are done.
+    /// Neighbours of each query.
+    k: u64,
+    /// Queries whose results are durable: those before this one.
     done: u64,
-    files: [(Extent, Layout); 2],
+    /// All queries.
+    queries: u64,
+    files: Targets,
 }
 
-impl<S: Side> Search<S> {
-    fn begin(
+impl Kept {
+    /// What there is of this search, or nothing so far.
+    pub(super) fn begin(
         session: &Session,
-        side: S,
+        queries: u64,
         options: NeighborOptions,
         checkpoint: &Checkpoint,
-    ) -> Result<Search<S>> {
+    ) -> Result<Kept> {
         let path: &Path = &checkpoint.path;
         let mut home = StagingFolder::claim(session, path, &FILES)?;
-        let (m, k) = (side.queries().end, options.k);
+        let (m, k) = (queries, options.k);
         let name = format!(
             "{} neighbors of {m}, {:?}: {}",
             k, options.metric, checkpoint.search
@@ -110,41 +179,42 @@ impl<S: Side> Search<S> {
             Ok::<_, Error>((file.extent().clone(), layout))
         };
         let files = [file(FILES[0])?, file(FILES[1])?];
-        Ok(Search {
+        Ok(Kept {
             session: session.clone(),
-            side,
-            options,
             home,
             name,
+            k,
             done,
+            queries,
             files,
         })
     }
 
-    /// Group after group, from the first query that is not done.
-    fn run(&mut self, stage: &mut Stage) -> Result<()> {
-        let m = self.side.queries().end;
-        let side = self.side.of_queries(self.done..m)?;
-        let (panels, into) = (side.panels(0), Into::Arrays(self.files.clone()));
-        for group in groups_of(&side, self.options.k) {
-            let end = group.last().map_or(m, |last| side.numbers(last).end);
-            let mut plan = Plan::new(super::nearest::NAME);
-            add_group(&side, &mut plan, group, &panels, self.options, &into)?;
-            stage.run(plan, end as f64 / (m + 1) as f64)?;
-            self.home.folder.sync()?;
-            self.home.save(&(&self.name, end))?;
-            self.done = end;
-        }
+    /// Queries that are done.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Where what queries find is kept.
+    pub(super) fn files(&self) -> &Targets {
+        &self.files
+    }
+
+    /// Makes the results of the queries before `done` durable, and says so.
+    pub(super) fn keep(&mut self, done: u64) -> Result<()> {
+        self.home.folder.sync()?;
+        self.home.save(&(&self.name, done))?;
+        self.done = done;
         Ok(())
     }
 
     /// Adds tasks that copy what was found.
-    fn copy(&self, plan: &mut Plan, targets: &[(Extent, Layout); 2]) {
-        let (m, k) = (self.side.queries().end, self.options.k);
+    pub(super) fn copy(&self, plan: &mut Plan, targets: &Targets) {
+        let k = self.k;
         let rows = MemorySplit::new(&self.session).block_bytes(COPIED_BYTES) / (8 * k);
         for ((from, layout), (to, written)) in self.files.iter().zip(targets) {
             let (from, to) = (plan.extent(from), plan.extent(to));
-            for rows in cut(0..m, rows) {
+            for rows in cut(0..self.queries, rows) {
                 let read = layout.tile(from, rows.clone(), 0..k);
                 let write = written.tile(to, rows, 0..k);
                 let task = Task::new("copy").read(read.region).write(write.region);

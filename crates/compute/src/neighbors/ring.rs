@@ -12,6 +12,9 @@
 //!
 //! Rows have the numbers that they have in the matrix of all ranks' rows, one rank's after the other's.
 //!
+//! With a checkpoint, each rank keeps what a group has found before the next one begins. Ranks need not be equally far:
+//! a rank that has more groups left goes on, and rows go round for it alone.
+//!
 //! Determinism: the bits of a search on one machine, for every number of ranks and every way to move rows.
 //! Source: Lin et al., "Accelerating k-NN algorithm with hybrid MPI and OpenSHMEM", OpenSHMEM 2015.
 
@@ -24,15 +27,16 @@ use std::time::{Duration, Instant};
 use outcore_core::ranks::Team;
 use outcore_core::ring::{HeapSlot, Ring, RingRanks, RingShape, Slot, wait_until};
 use outcore_core::with_real;
-use outcore_core::{DType, Error, Job, MemorySplit, Order, RealType, Result, Session, Stage};
+use outcore_core::{Error, Job, MemorySplit, RealType, Result, Session, Stage};
 use outcore_device::Locked;
 use outcore_engine::{Plan, Task};
 use outcore_kernels::{Neighbor, NeighborTile, Real};
-use outcore_matrix::{Array, Layout, Rows};
+use outcore_matrix::{Array, Rows};
 
 use self::block::{Blocks, HEADER_BYTES, Header, Prepared, prepared};
-use super::nearest::put_arrays;
-use super::{NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, check};
+use super::nearest::{put_arrays, targets};
+use super::resumed::Kept;
+use super::{Checkpoint, NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Targets, check};
 
 /// How long the thread that moves blocks sleeps between two looks.
 const LOOK: Duration = Duration::from_micros(200);
@@ -83,7 +87,8 @@ pub struct RingTimes {
 /// ```
 ///
 /// # Errors
-/// Those of one machine; where one rank has an error, all have it, with the number of the rank.
+/// Those of one machine, and [`Error::Value`] where some ranks give a checkpoint and others do not; where one rank has
+/// an error, all have it, with the number of the rank.
 pub fn nearest_rows_over_ranks(
     session: &Session,
     team: &Team,
@@ -94,7 +99,9 @@ pub fn nearest_rows_over_ranks(
     outputs: NeighborOutputs,
 ) -> Result<Job<([Array; 2], RingTimes)>> {
     let team = team.clone();
-    let real = check(&rows, queries.as_ref()).and_then(|_| rows.real());
+    let real = check(&rows, queries.as_ref())
+        .and_then(|_| outputs.check_distinct(&rows, queries.as_ref()))
+        .and_then(|()| rows.real());
     let job = real.and_then(|real| {
         with_real!(real, T => {
             let search = RingSearch::<T>::new(session, ranks, team.clone(), rows, queries, options)?;
@@ -124,8 +131,10 @@ struct Agreed {
     slot_bytes: usize,
     /// Blocks of the rank that has most.
     blocks: u64,
-    /// Groups of queries of the rank that has most.
-    groups: u64,
+    /// This rank's queries, in groups that stay together while rows go round.
+    groups: Vec<Vec<block::BlockRows>>,
+    /// Groups of the rank that has most.
+    most_groups: u64,
     /// The number of this rank's first row.
     first: u64,
 }
@@ -177,25 +186,53 @@ impl<T: Real> RingSearch<T> {
         let (m, k) = (self.queries.count(), self.options.k);
         let mut first = Plan::new("nearest rows over ranks");
         let session = self.session.clone();
-        let mut target = |output: outcore_matrix::Output, dtype| {
-            output.target(&session, dtype, &[m, k], Order::Row, &mut first)
-        };
-        let distances = target(outputs.distances, DType::F64)?;
-        let numbers = target(outputs.rows, DType::I64)?;
+        let checkpoint = outputs.checkpoint.clone();
+        let [distances, numbers] = targets(&session, [m, k], outputs, &mut first)?;
         let targets =
             [&distances, &numbers].map(|target| (target.extent.clone(), target.array.layout()));
-        distances.driven_beside(numbers, &session, vec![first], move |stage, mut plans| {
+        let work = move |stage: &mut Stage, mut plans: Vec<Plan>| {
             let team = self.team.clone();
             team.drive(|| {
                 let began = plans.pop().map(|plan| stage.run(plan, 0.0)).transpose();
-                let agreed = self.agree(began.map(|_| ()))?;
-                self.run(stage, &agreed, &targets)
+                let mut found = self.begin(began.map(|_| ()), checkpoint)?;
+                let agreed = self.agree(found.as_ref().map_or(0, Kept::done))?;
+                self.run(stage, agreed, &targets, found.as_mut())
             })
-        })
+        };
+        distances.driven_beside(numbers, &session, vec![first], work)
     }
 
-    /// Agrees with the others on what all must know.
-    fn agree(&self, began: Result<()>) -> Result<Agreed> {
+    /// What an earlier run found. Either all ranks give a checkpoint or none does; each has a folder of its own,
+    /// for the rows and queries of all.
+    fn begin(&self, began: Result<()>, checkpoint: Option<Checkpoint>) -> Result<Option<Kept>> {
+        let search = checkpoint.as_ref().map(|checkpoint| &checkpoint.search);
+        let all = self
+            .team
+            .all_gather(began.map(|()| format!("{search:?}").into_bytes()))?;
+        let all: Vec<_> = all.iter().map(|one| String::from_utf8_lossy(one)).collect();
+        let (rank, ranks) = (self.team.rank(), all.len());
+        let keeps = |search: &str| search != "None";
+        if let Some(other) = all.iter().position(|one| keeps(one) != keeps(&all[0])) {
+            let [one, other] = match keeps(&all[0]) {
+                true => [0, other],
+                false => [other, 0],
+            };
+            return Err(Error::value(format!(
+                "rank {one} keeps a checkpoint, rank {other} does not"
+            )));
+        }
+        let begun = checkpoint.map(|checkpoint| {
+            let own = Checkpoint {
+                search: format!("rank {rank} of {ranks}: {}", all.join("; ")),
+                ..checkpoint.of_rank(rank)?
+            };
+            Kept::begin(&self.session, self.queries.count(), self.options, &own)
+        });
+        self.team.agree(begun.transpose())
+    }
+
+    /// Agrees with the others on what all must know. `done`: how many of this rank's queries are finished.
+    fn agree(&self, done: u64) -> Result<Agreed> {
         let split = MemorySplit::new(&self.session);
         let slots = self.ranks.slots() as u64;
         let most = split.ring_bytes().min(self.ranks.memory_bytes()) / slots;
@@ -212,13 +249,13 @@ impl<T: Real> RingSearch<T> {
             most / 64 * 64,
             self.rows.longest_bytes() as u64,
         ];
-        let all = self.gather(began.map(|()| facts))?;
+        let all = self.gather(facts)?;
         let agreed = self.agree_on(&all);
         let slot_bytes = agreed? as usize;
         let most = self.group_bytes(slot_bytes);
         let blocks = self.rows.blocks(slot_bytes).len() as u64;
-        let groups = self.groups(most).len() as u64;
-        let counts = self.gather(Ok([blocks, groups]))?;
+        let groups = self.groups(done, most);
+        let counts = self.gather([blocks, groups.len() as u64])?;
         Ok(Agreed {
             slot_bytes,
             blocks: counts
@@ -227,14 +264,15 @@ impl<T: Real> RingSearch<T> {
                 .max()
                 .unwrap_or(0)
                 .max(1),
-            groups: counts.iter().map(|count| count[1]).max().unwrap_or(0),
+            groups,
+            most_groups: counts.iter().map(|count| count[1]).max().unwrap_or(0),
             first: all[..self.team.rank()].iter().map(|facts| facts[0]).sum(),
         })
     }
 
-    fn gather<const N: usize>(&self, facts: Result<[u64; N]>) -> Result<Vec<[u64; N]>> {
-        let bytes = facts.map(|facts| bytemuck::cast_slice(&facts).to_vec());
-        let all = self.team.all_gather(bytes)?;
+    fn gather<const N: usize>(&self, facts: [u64; N]) -> Result<Vec<[u64; N]>> {
+        let bytes = bytemuck::cast_slice(&facts).to_vec();
+        let all = self.team.all_gather(Ok(bytes))?;
         let of = |bytes: Vec<u8>| {
             let mut facts = [0; N];
             let count = bytes.len().min(8 * N);
@@ -295,12 +333,8 @@ impl<T: Real> RingSearch<T> {
     /// than their share.
     fn group_bytes(&self, slot_bytes: usize) -> u64 {
         let split = MemorySplit::new(&self.session);
-        let (threads, all) = (
-            self.session.threads() as u64,
-            self.queries.blocks(usize::MAX),
-        );
-        let tile = self.queries.tile(&all, split.rounded_bytes(threads));
-        let compared = threads * self.queries.compared_bytes(&all, tile, self.session.blas());
+        let all = self.queries.blocks(usize::MAX);
+        let (_, compared) = self.compared(&all);
         let slots = (self.ranks.slots() * slot_bytes) as u64;
         let passing = slots + compared + split.ring_reading_bytes();
         split
@@ -308,12 +342,22 @@ impl<T: Real> RingSearch<T> {
             .min(split.free().saturating_sub(passing))
     }
 
-    /// Queries of blocks, and blocks of groups, that stay in `most` bytes.
-    fn groups(&self, most: u64) -> Vec<Vec<block::BlockRows>> {
+    /// How blocks of queries are compared with blocks of rows, and the bytes that all threads take for it.
+    fn compared(&self, parts: &[block::BlockRows]) -> (NeighborTile, u64) {
+        let split = MemorySplit::new(&self.session);
+        let threads = self.session.threads() as u64;
+        let compared_bytes = split.ring_compared_bytes(threads);
+        let tile = (self.queries).tile(parts, compared_bytes, split.rounded_bytes(threads));
+        let each = (self.queries).compared_bytes(parts, tile, self.session.blas());
+        (tile, threads * each)
+    }
+
+    /// Queries of blocks, and blocks of groups, that stay in `most` bytes, the queries from `from` on.
+    fn groups(&self, from: u64, most: u64) -> Vec<Vec<block::BlockRows>> {
         let per_query = 2 * (NEIGHBOR_BYTES * self.options.k) as usize;
         let share = (most / 4 / self.session.threads() as u64) as usize;
         let (mut groups, mut filled) = (Vec::<Vec<block::BlockRows>>::new(), 0);
-        for part in self.queries.blocks_beside(share, per_query) {
+        for part in self.queries.blocks_beside(from, share, per_query) {
             let bytes = self.queries.held_bytes(&part) as u64 + part.rows() * per_query as u64;
             match groups.last_mut() {
                 Some(group) if filled + bytes <= most => group.push(part),
@@ -327,18 +371,20 @@ impl<T: Real> RingSearch<T> {
         groups
     }
 
-    fn run(&self, stage: &mut Stage, agreed: &Agreed, targets: &Targets) -> Result<RingTimes> {
-        let groups = self.groups(self.group_bytes(agreed.slot_bytes));
+    fn run(
+        &self,
+        stage: &mut Stage,
+        agreed: Agreed,
+        targets: &Targets,
+        mut kept: Option<&mut Kept>,
+    ) -> Result<RingTimes> {
         let mut times = RingTimes::default();
-        let mut parts = groups.iter();
-        for number in 0..agreed.groups {
+        let mut parts = agreed.groups.iter();
+        for number in 0..agreed.most_groups {
             let parts = parts.next().map_or(&[][..], |group| group);
-            let threads = self.session.threads() as u64;
-            let rounded_bytes = MemorySplit::new(&self.session).rounded_bytes(threads);
-            let tile = self.queries.tile(parts, rounded_bytes);
-            let held = self.queries_bytes(parts)
-                + self.ranks.slots() as u64 * agreed.slot_bytes as u64
-                + threads * (self.queries).compared_bytes(parts, tile, self.session.blas());
+            let (tile, compared) = self.compared(parts);
+            let slots = self.ranks.slots() as u64 * agreed.slot_bytes as u64;
+            let held = self.queries_bytes(parts) + slots + compared;
             // No rank goes into a round that another one does not come to.
             let held = self.team.agree(stage.reserve("blocks of a ring", held))?;
             let group = self.load_queries(stage, parts, agreed.first);
@@ -366,9 +412,19 @@ impl<T: Real> RingSearch<T> {
             };
             let went = passed.go_round(stage, &mut times);
             self.team.agree(went)?;
-            self.team.agree(self.write(stage, &group, targets))?;
+            let into = kept.as_ref().map_or(targets, |kept| kept.files());
+            let mut written = self.write(stage, &group, into);
+            if let (Some(kept), Some(last)) = (&mut kept, parts.last()) {
+                written = written.and_then(|()| kept.keep(last.end()));
+            }
+            self.team.agree(written)?;
             drop(held);
-            stage.reach((number + 1) as f64 / agreed.groups as f64);
+            stage.reach((number + 1) as f64 / agreed.most_groups as f64);
+        }
+        if let Some(kept) = kept {
+            let mut plan = Plan::new("put nearest rows");
+            kept.copy(&mut plan, targets);
+            self.team.agree(stage.beside().run(plan, 1.0))?;
         }
         Ok(times)
     }
@@ -428,8 +484,6 @@ impl<T: Real> RingSearch<T> {
         Ok(())
     }
 }
-
-type Targets = [(outcore_engine::Extent, Layout); 2];
 
 /// All rows go round once.
 struct Pass<'a, T> {

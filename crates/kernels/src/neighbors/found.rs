@@ -113,7 +113,6 @@ impl Metric {
         let above = |x: f64| x + x.abs() * 4.0 * f64::EPSILON + f64::MIN_POSITIVE;
         match self {
             Metric::Euclidean => above(shown * shown),
-            // Shown as 2 is what rounding has made more.
             Metric::Cosine if shown >= 2.0 => f64::INFINITY,
             Metric::Cosine | Metric::InnerProduct => above(shown),
         }

@@ -58,7 +58,7 @@ pub enum Metric {
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Neighbor {
-    /// By the metric; of the Euclidean one, its square.
+    /// By the metric; of the Euclidean one, its square: the largest with the same root.
     pub distance: f64,
     /// The number of the row.
     pub row: u64,
@@ -665,14 +665,16 @@ impl Metric {
         self.of_sum(sum, query_square, row_square)
     }
 
-    /// The distance, of the sum of its terms and the squares of both.
+    /// The distance, of the sum of its terms and the squares of both. Distances that are shown alike are equal.
     fn of_sum(self, sum: f64, query_square: f64, row_square: f64) -> f64 {
         match self {
-            Metric::Euclidean => sum,
+            Metric::Euclidean => largest_of_root(sum),
             // A sum without terms is the same zero as one of products.
             Metric::InnerProduct => 0.0 - sum,
             Metric::Cosine if query_square == 0.0 || row_square == 0.0 => 1.0,
-            Metric::Cosine => 1.0 - sum / (query_square.sqrt() * row_square.sqrt()),
+            Metric::Cosine => {
+                (1.0 - sum / (query_square.sqrt() * row_square.sqrt())).clamp(0.0, 2.0)
+            }
         }
     }
 
@@ -680,10 +682,19 @@ impl Metric {
     pub fn shown(self, distance: f64) -> f64 {
         match self {
             Metric::Euclidean => distance.sqrt(),
-            Metric::Cosine => distance.clamp(0.0, 2.0),
-            Metric::InnerProduct => distance,
+            Metric::Cosine | Metric::InnerProduct => distance,
         }
     }
+}
+
+/// The largest number whose root is rounded as that of this one, which is not negative: at most four numbers have the
+/// same. [`Bounds::limit`] allows for more than that.
+fn largest_of_root(square: f64) -> f64 {
+    let (root, mut largest) = (square.sqrt(), square);
+    while largest.next_up().sqrt() == root {
+        largest = largest.next_up();
+    }
+    largest
 }
 
 /// |x|^2 of each row, in the same order of sums wherever its elements lie.
@@ -837,7 +848,44 @@ mod tests {
             .collect()
     }
 
+    /// 1 and the next number have the same root, and the row with the larger one comes first.
+    #[test]
+    fn of_distances_that_are_shown_alike_the_first_row_is_nearest() {
+        let rows = [1.0, f64::EPSILON.sqrt(), 1.0, 0.0, 2.0, 0.0];
+        let found = found(
+            &[0.0, 0.0],
+            &rows,
+            2,
+            2,
+            Metric::Euclidean,
+            (
+                1,
+                NeighborTile {
+                    queries: 1,
+                    rows: 1,
+                    is_rounded: false,
+                },
+            ),
+        );
+        assert_eq!([found[0].row, found[1].row], [0, 1]);
+        let [one, other] = [0, 1].map(|at: usize| Metric::Euclidean.shown(found[at].distance));
+        assert_eq!((one, other), (1.0, 1.0));
+    }
+
     proptest! {
+        #[test]
+        fn squares_of_one_root_become_the_largest(root in prop_oneof![0.0..1e-150, 0.5..4.0, 1e100..1e150]) {
+            let largest = largest_of_root(root * root);
+            let expected = f64::sqrt(root * root);
+            let has_root = |square: f64| square.sqrt() == expected;
+            prop_assert!(has_root(largest) && !has_root(largest.next_up()));
+            let all: Vec<f64> = std::iter::successors(Some(largest), |square| Some(square.next_down()))
+                .take_while(|square| *square >= 0.0 && has_root(*square))
+                .collect();
+            prop_assert!(all.len() <= 5, "{all:?}");
+            prop_assert!(all.iter().all(|square| largest_of_root(*square) == largest));
+        }
+
         #[test]
         fn both_sides_of_a_product_find_what_they_find_alone(
             seed in any::<u64>(),

@@ -245,15 +245,24 @@ fn graphs_have_the_rows_of_lists() {
         k: 4,
         metric: Metric::Cosine,
     };
+    let checkpoint = Checkpoint {
+        path: folder.path().join("so_far"),
+        search: "x".into(),
+    };
     let outputs = NeighborOutputs {
-        checkpoint: Some(Checkpoint {
-            path: folder.path().join("so_far"),
-            search: "x".into(),
-        }),
+        checkpoint: Some(checkpoint.clone()),
         ..NeighborOutputs::default()
     };
     let job = nearest_rows(x.session(), (&x).into(), None, options, outputs).unwrap();
     let [distances, rows] = job.run().unwrap();
+    let kept = || {
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.any(|name| name.contains("so_far"))
+    };
+    assert!(kept());
+    checkpoint.remove(x.session()).unwrap();
+    assert!(!kept());
     let out = Some(folder.path().join("graph"));
     let job = nearest_rows_graph(x.session(), (&x).into(), None, options, true, out).unwrap();
     let graph = job.run().unwrap().read().unwrap().run().unwrap();

@@ -30,7 +30,9 @@ pub(super) const HEADER_BYTES: usize = 64;
 const SPARSE_QUERIES: u64 = 1 << 14;
 /// Queries of a dense block, at most.
 const DENSE_QUERIES: u64 = 1024;
-/// Queries and rows of a product.
+/// Rows of a product, at least.
+const LEAST_ROWS: usize = 32;
+/// Queries and rows of a product, at most.
 const TILE: NeighborTile = NeighborTile {
     queries: 512,
     rows: 512,
@@ -154,6 +156,11 @@ impl BlockRows {
     pub(super) fn rows(&self) -> u64 {
         self.rows
     }
+
+    /// The number of the row after the last one.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.rows
+    }
 }
 
 /// Rows of the block that has most.
@@ -242,11 +249,22 @@ impl<T: Real> Blocks<T> {
         self.bytes(part) + postings
     }
 
-    /// How dense rows are compared with one of these blocks of queries; the operands of rounded
-    /// products take at most `rounded_bytes`.
-    pub(super) fn tile(&self, parts: &[BlockRows], rounded_bytes: u64) -> NeighborTile {
+    /// How dense rows are compared with one of these blocks of queries: products take about
+    /// `compared_bytes`, the operands of rounded ones at most `rounded_bytes`.
+    pub(super) fn tile(
+        &self,
+        parts: &[BlockRows],
+        compared_bytes: u64,
+        rounded_bytes: u64,
+    ) -> NeighborTile {
         let queries = TILE.queries.min(longest(parts).max(1));
-        let tile = NeighborTile { queries, ..TILE };
+        let elements = compared_bytes as usize / size_of::<T>();
+        let rows = elements / (queries.next_multiple_of(LEAST_ROWS) + 3);
+        let tile = NeighborTile {
+            queries,
+            rows: rows.clamp(LEAST_ROWS, TILE.rows),
+            ..TILE
+        };
         tile.rounded_within::<T>(self.width() as usize, rounded_bytes as usize)
     }
 
@@ -268,24 +286,25 @@ impl<T: Real> Blocks<T> {
 
     /// Parts of `bytes` bytes at most.
     pub(super) fn blocks(&self, bytes: usize) -> Vec<BlockRows> {
-        self.cut(bytes, 0, u64::MAX)
+        self.cut(0, bytes, 0, u64::MAX)
     }
 
-    /// The same of queries, each of which takes some bytes besides.
-    pub(super) fn blocks_beside(&self, bytes: usize, beside: usize) -> Vec<BlockRows> {
+    /// The same of queries, each of which takes `beside` bytes more: those from `from` on. Sparse lines that
+    /// lie in one piece with it come along.
+    pub(super) fn blocks_beside(&self, from: u64, bytes: usize, beside: usize) -> Vec<BlockRows> {
         let most = match &self.source {
             Source::Dense(_) => DENSE_QUERIES,
             Source::Sparse(..) => SPARSE_QUERIES,
         };
-        self.cut(bytes, beside, most)
+        self.cut(from, bytes, beside, most)
     }
 
-    fn cut(&self, bytes: usize, beside: usize, most: u64) -> Vec<BlockRows> {
+    fn cut(&self, from: u64, bytes: usize, beside: usize, most: u64) -> Vec<BlockRows> {
         match &self.source {
             Source::Dense(x) => {
                 let each = self.size(1, x.cols()) - HEADER_BYTES + beside;
                 let room = bytes.saturating_sub(HEADER_BYTES) / each.max(1);
-                let parts = cut(0..x.rows(), (room as u64).clamp(1, most));
+                let parts = cut(from..x.rows(), (room as u64).clamp(1, most));
                 parts
                     .into_iter()
                     .map(|rows| BlockRows {
@@ -298,7 +317,9 @@ impl<T: Real> Blocks<T> {
             }
             Source::Sparse(_, lines) => {
                 let mut parts = Vec::<BlockRows>::new();
-                for group in lines.iter() {
+                let is_left =
+                    |group: &&Vec<Piece>| group.last().is_some_and(|last| last.lines().end > from);
+                for group in lines.iter().filter(is_left) {
                     let (rows, entries) = sparse::measures(group);
                     match parts.last_mut() {
                         Some(part)
