@@ -1,5 +1,6 @@
 """Eigenpairs and singular triplets: those of LAPACK, whatever the matrix, the budget and the method."""
 
+import contextlib
 import subprocess
 import sys
 import warnings
@@ -386,6 +387,39 @@ def test_a_killed_search_goes_on_with_the_same_bits(tmp_path: Path, rng: np.rand
     checkpoint.write_bytes(b"{}")
     with pytest.raises(errors.CorruptError, match="no checkpoint"):
         eigsh(a, 5, checkpoint=checkpoint)
+
+
+STORED = """
+import sys
+import numpy as np, outcore as oc
+oc.configure("64MiB", sys.argv[1], 2, allow_tmpfs_scratch=True)
+found = oc.linalg.svds(oc.open(sys.argv[2]), 12, memory="5MiB", block=16, tol=1e-9, checkpoint=sys.argv[3])
+assert not found.basis_in_memory
+np.savez(sys.argv[4], *found)
+"""
+
+
+def test_a_killed_search_of_a_stored_matrix_goes_on_from_a_basis_in_scratch(tmp_path: Path) -> None:
+    oc.from_scipy(tmp_path / "a", sp.random(4000, 1500, 0.01, "csr", np.float64, random_state=3))
+    checkpoint = tmp_path / "checkpoint"
+
+    def started(name: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", STORED, tmp_path / "scratch", tmp_path / "a", checkpoint, tmp_path / name])
+
+    assert started("whole.npz").wait() == 0
+    for restarts in (1, 2):
+        search, seen = started("parts.npz"), set()
+        while search.poll() is None and len(seen) < restarts:
+            with contextlib.suppress(FileNotFoundError):
+                seen.add(checkpoint.stat().st_mtime_ns)
+        search.kill()
+        search.wait()
+        assert len(seen) == restarts and not (tmp_path / "parts.npz").exists()
+    assert started("parts.npz").wait() == 0
+    assert not checkpoint.exists()
+    whole, parts = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "parts.npz")
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], parts[name])
 
 
 def test_a_search_that_ended_while_it_was_checked_goes_on_with_its_matrix_only(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -291,7 +291,7 @@ type Targets = [(Extent, Layout); 2];
 /// panel of rows.
 trait Side: Clone + Send + 'static {
     /// Consecutive rows.
-    type RowRange: Clone + Send;
+    type RowRange: Clone + Send + 'static;
 
     /// The numbers of the queries.
     fn queries(&self) -> Range<u64>;

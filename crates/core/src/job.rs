@@ -191,50 +191,46 @@ impl<T: Send + 'static> Job<T> {
         make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
         result: T,
     ) -> Result<Job<T>> {
-        let head = plan.of_the_same_extents();
-        let (mut first, mut count, mut explanation): (Option<Plan>, _, Option<Explanation>) =
-            (None, 0, None);
-        let mut look = |segment: Plan| {
-            let next = session.engine().explain(&segment)?;
-            match &mut explanation {
-                Some(sum) => sum.append(&next),
-                None => explanation = Some(next),
-            }
-            count += 1;
-            first.get_or_insert(segment);
-            Ok(())
-        };
-        let mut segments = Segments::new(plan, &mut look);
-        make(&mut segments)?;
-        segments.end()?;
-        let explanations = explanation.into_iter().collect();
-        let plans: Vec<Plan> = first.into_iter().collect();
-        if count == 1 {
+        let looked = Looked::at(session, plan, &make)?;
+        if looked.count == 1 {
+            let Looked {
+                first,
+                explanations,
+                ..
+            } = looked;
             let finish = Finish::Outcomes(Box::new(|_| Ok(made(result))));
-            return Ok(Job::explained(session, plans, explanations, finish));
+            return Ok(Job::explained(session, first, explanations, finish));
         }
-        let work = move |stage: &mut Stage, plans: Vec<Plan>| {
-            // The first one is there, with what its plan had before it was filled.
-            let (mut first, mut done) = (plans.into_iter(), 0);
-            let mut run = |segment| {
-                done += 1;
-                let segment = first.next().unwrap_or(segment);
-                stage
-                    .run(segment, f64::from(done) / f64::from(count))
-                    .map(drop)
-            };
-            let mut segments = Segments::new(head, &mut run);
-            make(&mut segments)?;
-            segments.end()?;
-            assert_eq!(done, count, "what was explained is what was carried out");
-            Ok(made(result))
-        };
-        Ok(Job::explained(
-            session,
-            plans,
-            explanations,
-            Finish::Driven(Box::new(work)),
-        ))
+        Ok(looked.job(session, make, |_| Ok(result)))
+    }
+
+    /// The same, and `then` comes to the result when all is carried out.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_core::Job;
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let job = Job::in_segments_then(&session, Plan::new("count"), |segments| {
+    ///     segments.plan().task(Task::new("one").flops(1));
+    ///     segments.split()?;
+    ///     segments.plan().task(Task::new("two").flops(2));
+    ///     Ok(())
+    /// }, |_| Ok("done"))?;
+    /// assert_eq!(job.explain()[0].flops, 3);
+    /// assert_eq!(job.run()?, "done");
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`in_segments`](Job::in_segments).
+    pub fn in_segments_then(
+        session: &Session,
+        plan: Plan,
+        make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
+        then: impl FnOnce(&mut Stage) -> Result<T> + Send + 'static,
+    ) -> Result<Job<T>> {
+        Ok(Looked::at(session, plan, &make)?.job(session, make, then))
     }
 
     /// Carries out a job that writes no files as a part of another.
@@ -833,5 +829,76 @@ impl<T> Drop for Running<T> {
         // Whatever it holds is let go before the files are.
         self.ticket = None;
         self.traces.keep(&self.session);
+    }
+}
+/// A plan in segments that was looked at.
+struct Looked {
+    /// The plan before it was filled, without its tasks.
+    head: Plan,
+    /// The first segment, with these.
+    first: Vec<Plan>,
+    count: u32,
+    explanations: Vec<Explanation>,
+}
+
+impl Looked {
+    fn at(
+        session: &Session,
+        plan: Plan,
+        make: &impl Fn(&mut Segments<'_>) -> Result<()>,
+    ) -> Result<Looked> {
+        let head = plan.of_the_same_extents();
+        let (mut first, mut count, mut explanation): (Option<Plan>, _, Option<Explanation>) =
+            (None, 0, None);
+        let mut look = |segment: Plan| {
+            let next = session.engine().explain(&segment)?;
+            match &mut explanation {
+                Some(sum) => sum.append(&next),
+                None => explanation = Some(next),
+            }
+            count += 1;
+            first.get_or_insert(segment);
+            Ok(())
+        };
+        let mut segments = Segments::new(plan, &mut look);
+        make(&mut segments)?;
+        segments.end()?;
+        Ok(Looked {
+            head,
+            first: first.into_iter().collect(),
+            count,
+            explanations: explanation.into_iter().collect(),
+        })
+    }
+
+    fn job<T: Send + 'static>(
+        self,
+        session: &Session,
+        make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
+        then: impl FnOnce(&mut Stage) -> Result<T> + Send + 'static,
+    ) -> Job<T> {
+        let (head, count) = (self.head, self.count);
+        let work = move |stage: &mut Stage, plans: Vec<Plan>| {
+            // The first one is there, with what its plan had before it was filled.
+            let (mut first, mut done) = (plans.into_iter(), 0);
+            let mut run = |segment| {
+                done += 1;
+                let segment = first.next().unwrap_or(segment);
+                stage
+                    .run(segment, f64::from(done) / f64::from(count))
+                    .map(drop)
+            };
+            let mut segments = Segments::new(head, &mut run);
+            make(&mut segments)?;
+            segments.end()?;
+            assert_eq!(done, count, "what was explained is what was carried out");
+            Ok(made(then(stage)?))
+        };
+        Job::explained(
+            session,
+            self.first,
+            self.explanations,
+            Finish::Driven(Box::new(work)),
+        )
     }
 }

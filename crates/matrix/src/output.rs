@@ -194,6 +194,22 @@ fn finished(session: &Session, array: Array, is_new: bool) -> Result<Array> {
     }
 }
 
+/// A job that fills two targets.
+fn filled(targets: [Target; 2], session: &Session, job: Job<[Array; 2]>) -> Job<[Array; 2]> {
+    let are_new = [0, 1].map(|side: usize| targets[side].unfinished.is_some());
+    let job = targets.into_iter().fold(job, |job, target| {
+        job.writes(target.writer, target.unfinished)
+    });
+    let session = session.clone();
+    job.map(move |[one, other]| {
+        let [is_one_new, is_other_new] = are_new;
+        Ok([
+            finished(&session, one, is_one_new)?,
+            finished(&session, other, is_other_new)?,
+        ])
+    })
+}
+
 impl Target {
     /// As [`Array::cleared_for`], where the file is new.
     pub(crate) fn cleared_for(
@@ -241,6 +257,44 @@ impl Target {
         self.filled_by(session, job)
     }
 
+    /// The same of this one and another.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let mut plan = Plan::new("ones");
+    /// let mut target = || Output::Scratch.target(&session, DType::F32, &[2, 2], Order::Row, &mut plan);
+    /// let (one, other) = (target()?, target()?);
+    /// let (arrays, into) = ([&one, &other].map(|target| target.extent.clone()), one.array.layout());
+    /// let job = one.both_in_segments(other, &session, plan, move |segments| {
+    ///     for array in &arrays {
+    ///         let extent = segments.plan().extent(array);
+    ///         let tile = into.tile(extent, 0..2, 0..2);
+    ///         segments.plan().task(Task::new("fill").write(tile.region).run(move |cx| {
+    ///             tile.of_mut::<f32>(&mut cx.blocks[0])?.fill(1.0);
+    ///             Ok(())
+    ///         }));
+    ///         segments.split()?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// let [one, other] = job.run()?;
+    /// assert_eq!(one.to_vec::<f32>()?, other.to_vec::<f32>()?);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    pub fn both_in_segments(
+        self,
+        other: Target,
+        session: &Session,
+        plan: Plan,
+        make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<Job<[Array; 2]>> {
+        let arrays = [self.array.clone(), other.array.clone()];
+        let job = Job::in_segments(session, plan, make, arrays)?;
+        Ok(filled([self, other], session, job))
+    }
+
     /// The job that fills it and another one, driven by `work`, which is handed these plans.
     ///
     /// ```
@@ -273,23 +327,11 @@ impl Target {
         plans: Vec<Plan>,
         work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<()> + Send + 'static,
     ) -> Result<Job<[Array; 2]>> {
-        let targets = [self, other];
-        let arrays = [0, 1].map(|side: usize| targets[side].array.clone());
-        let are_new = [0, 1].map(|side: usize| targets[side].unfinished.is_some());
+        let arrays = [self.array.clone(), other.array.clone()];
         let job = Job::driven(session, plans, move |stage, plans| {
             work(stage, plans).map(|()| arrays)
         })?;
-        let job = targets.into_iter().fold(job, |job, target| {
-            job.writes(target.writer, target.unfinished)
-        });
-        let session = session.clone();
-        Ok(job.map(move |[one, other]| {
-            let [is_one_new, is_other_new] = are_new;
-            Ok([
-                finished(&session, one, is_one_new)?,
-                finished(&session, other, is_other_new)?,
-            ])
-        }))
+        Ok(filled([self, other], session, job))
     }
 
     /// The same of a job that is driven, with what else it comes to.

@@ -29,7 +29,7 @@ pub use format::Compressed;
 
 pub use crate::{with_csr, with_lines};
 pub use compress::{compress, compress_within};
-pub use create::{NewSparse, SparseShape};
+pub use create::{NewArrays, NewSparse, SparseShape};
 pub use integers::Integers;
 use pieces::Cut;
 pub use pieces::{Piece, PieceBlocks, each_piece, whole_lines};

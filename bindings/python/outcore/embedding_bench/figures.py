@@ -328,11 +328,15 @@ def _grouped(axes: Axes, pairs: list[tuple[dict[str, Any], float]], traces: list
     axes.grid(axis="x", visible=False)
 
 
-def figure11(results: Results, baseline: str = "pages", mode: str = "map", model: str = "RMC3") -> Figure:
+def figure11(results: Results, baseline: str = "pages", mode: str = "map", model: str | None = None) -> Figure:
     """Figure 11: how many times as fast as a baseline a mode is, for a model whose rows are of other sizes (tables hold float32,
-    so what the paper quantises is a size of rows), or whose look-ups or tables are more or fewer. See `ModelSpec.varied`."""
-    own = MODELS[model]
-    pairs = [pair for pair in _paired(results, baseline, mode) if pair[0]["model"].split(" ")[0] == model]
+    so what the paper quantises is a size of rows), or whose look-ups or tables are more or fewer; default the first model that has
+    other shapes. See `ModelSpec.varied`."""
+    all_pairs = _paired(results, baseline, mode)
+    if model is None:
+        model = next((one["model"].split(" ")[0] for one, _ in all_pairs if "=" in one["model"]), "RMC3")
+    own = {**MODELS, OPERATOR.name: OPERATOR}[model]
+    pairs = [pair for pair in all_pairs if pair[0]["model"].split(" ")[0] == model]
     varied = [one for one, _ in pairs if one["model"] != model]
     if not varied:
         raise ArgumentError(f"there are no results of {model} with other shapes; see ModelSpec.varied")

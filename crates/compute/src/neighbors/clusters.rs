@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 
 use outcore_core::panels::cut;
 use outcore_core::{
-    DType, Error, Job, MemorySplit, Order, Result, Session, Stage, StoredFile, with_real,
+    DType, Error, Job, MemorySplit, Order, Result, Segments, Session, Stage, StoredFile, with_real,
 };
 use outcore_device::Locked;
 use outcore_engine::{Extent, Plan, Region, Reservation, Task, go_on};
@@ -239,8 +239,9 @@ impl<T: Real> Search<T> {
                 let marks = outcome.result(&marks[number]);
                 !met[number].contains(&block) && marks.is_none_or(|marks| marks[block] != 0)
             };
-            let plan = self.others_plan(&group, &may_hold)?;
-            stage.run(plan, reached(until))?;
+            stage.run_in_segments(Plan::new(NAME), reached(until), |segments| {
+                self.meet_others(segments, &group, &may_hold)
+            })?;
             from = until;
         }
         Ok(())
@@ -361,34 +362,36 @@ impl<T: Real> Search<T> {
         marks
     }
 
-    /// Blocks pass by; then what queries have found is put where results wait for their order.
-    fn others_plan(
+    /// Blocks pass by; then what queries have found is put where results wait for their order. Of many groups and
+    /// blocks, tasks would take more memory than what they work on.
+    fn meet_others(
         &self,
+        segments: &mut Segments<'_>,
         group: &[CenterRows],
         may_hold: &dyn Fn(usize, usize) -> bool,
-    ) -> Result<Plan> {
-        let mut plan = Plan::new(NAME);
+    ) -> Result<()> {
         for (block, rows) in self.blocks.iter().enumerate() {
             go_on()?;
             for (number, queries) in group.iter().enumerate() {
                 if may_hold(number, block) {
-                    let list = self.list(&mut plan, queries);
+                    let plan = segments.plan();
+                    let list = self.list(plan, queries);
                     let sought = self.sought(queries, false);
-                    let task = self
-                        .side
-                        .compare(&mut plan, &queries.rows, &rows.rows, sought);
+                    let task = (self.side).compare(plan, &queries.rows, &rows.rows, sought);
                     plan.task(task.update(list));
+                    segments.may_end()?;
                 }
             }
         }
         let into = self.found.each_ref();
         let into = Into::Arrays(into.map(|array| (array.extent().clone(), array.layout())));
         for queries in group {
-            let list = self.list(&mut plan, queries);
+            let plan = segments.plan();
+            let list = self.list(plan, queries);
             let sought = (self.sought(queries, false), self.options.k);
-            into.put(&mut plan, queries.rows.clone(), sought, list);
+            into.put(plan, queries.rows.clone(), sought, list);
         }
-        Ok(plan)
+        Ok(())
     }
 
     /// Rows of the results in the order of the queries.

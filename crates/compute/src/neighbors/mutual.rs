@@ -11,10 +11,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use outcore_core::{Result, Session, StoredFile};
+use outcore_core::{Result, Segments, Session, StoredFile};
 use outcore_engine::{Plan, Region, Task, go_on};
 
-use super::nearest::{Into, NAME};
+use super::nearest::Into;
 use super::{NEIGHBOR_BYTES, NeighborOptions, Side, Sought, Wanted, groups, state_regions};
 
 /// Later blocks that are in memory together, so that tasks one after another have no list in common.
@@ -25,76 +25,80 @@ const FLOPS_A_BYTE: u64 = 32;
 /// save.
 const FLOPS_A_TASK: u64 = 1 << 22;
 
-/// A plan for each group; none where the rows are not looking for each other, or it does not pay.
-pub(super) fn plans<S: Side>(
-    session: &Session,
-    side: &S,
-    first: &mut Option<Plan>,
+/// Rows that look for each other, in groups.
+pub(super) struct Join<S: Side> {
+    side: S,
     options: NeighborOptions,
-    into: &Into<'_>,
-) -> Result<Option<Vec<Plan>>> {
-    let list_bytes = options.k * NEIGHBOR_BYTES;
-    let Some(blocks) = side.mutual_blocks(3 * list_bytes) else {
-        return Ok(None);
-    };
-    let rows: Vec<_> = blocks
-        .iter()
-        .map(|(block, _)| side.numbers(block))
-        .collect();
-    let longest = rows.first().map_or(0, |rows| rows.end - rows.start);
-    if blocks.len() > 1 && 2 * longest * longest * side.terms() < FLOPS_A_TASK {
-        return Ok(None);
-    }
-    let with_lists = blocks.into_iter().zip(&rows).map(|((block, bytes), rows)| {
-        let lists = 3 * list_bytes * (rows.end - rows.start);
-        ((block, rows.clone()), bytes + lists)
-    });
-    let groups = groups(with_lists, side.staying(0).left());
-    if groups.len() > 1 {
-        // A later row's list comes and goes with each group, and saves half of its products.
-        let of_group = rows.last().map_or(0, |last| last.end) / groups.len() as u64;
-        if 2 * list_bytes * FLOPS_A_BYTE > of_group * side.terms() {
-            return Ok(None);
-        }
-    }
-    let waiting = match groups.len() {
-        0 | 1 => None,
-        _ => Some(session.scratch_file(None, list_bytes * side.rows())?),
-    };
-    let mut plans = Vec::new();
-    for (number, group) in groups.iter().enumerate() {
-        let mut plan = first.take().unwrap_or_else(|| Plan::new(NAME));
-        let later = groups[number + 1..].concat();
-        let join = Join {
-            side,
-            options,
-            waiting: waiting.as_ref(),
-            is_first: number == 0,
-        };
-        join.add_group(&mut plan, group, &later, into)?;
-        plans.push(plan);
-    }
-    plans.extend(first.take());
-    Ok(Some(plans))
-}
-
-struct Join<'a, S> {
-    side: &'a S,
-    options: NeighborOptions,
-    /// Where lists wait for their group.
-    waiting: Option<&'a Arc<StoredFile>>,
-    is_first: bool,
+    groups: Vec<Vec<Block<S::RowRange>>>,
+    /// Where lists wait for their group, if there are several.
+    waiting: Option<Arc<StoredFile>>,
 }
 
 type Block<P> = (P, Range<u64>);
 
-impl<S: Side> Join<'_, S> {
+impl<S: Side> Join<S> {
+    /// None where the rows are not looking for each other, or it does not pay.
+    pub(super) fn of(
+        session: &Session,
+        side: &S,
+        options: NeighborOptions,
+    ) -> Result<Option<Join<S>>> {
+        let list_bytes = options.k * NEIGHBOR_BYTES;
+        let Some(blocks) = side.mutual_blocks(3 * list_bytes) else {
+            return Ok(None);
+        };
+        let rows: Vec<_> = blocks
+            .iter()
+            .map(|(block, _)| side.numbers(block))
+            .collect();
+        let longest = rows.first().map_or(0, |rows| rows.end - rows.start);
+        if blocks.len() > 1 && 2 * longest * longest * side.terms() < FLOPS_A_TASK {
+            return Ok(None);
+        }
+        let with_lists = blocks.into_iter().zip(&rows).map(|((block, bytes), rows)| {
+            let lists = 3 * list_bytes * (rows.end - rows.start);
+            ((block, rows.clone()), bytes + lists)
+        });
+        let groups = groups(with_lists, side.staying(0).left());
+        if groups.len() > 1 {
+            // A later row's list comes and goes with each group, and saves half of its products.
+            let of_group = rows.last().map_or(0, |last| last.end) / groups.len() as u64;
+            if 2 * list_bytes * FLOPS_A_BYTE > of_group * side.terms() {
+                return Ok(None);
+            }
+        }
+        let waiting = match groups.len() {
+            0 | 1 => None,
+            _ => Some(session.scratch_file(None, list_bytes * side.rows())?),
+        };
+        Ok(Some(Join {
+            side: side.clone(),
+            options,
+            groups,
+            waiting,
+        }))
+    }
+
+    /// A plan for each group, one after another.
+    pub(super) fn fill(&self, segments: &mut Segments<'_>, into: &Into) -> Result<()> {
+        for (number, group) in self.groups.iter().enumerate() {
+            if number > 0 {
+                segments.split()?;
+            }
+            let later: Vec<&Block<S::RowRange>> =
+                self.groups[number + 1..].iter().flatten().collect();
+            self.add_group(segments.plan(), group, &later, number == 0, into)?;
+        }
+        Ok(())
+    }
+
     fn add_group(
         &self,
         plan: &mut Plan,
         group: &[Block<S::RowRange>],
-        later: &[Block<S::RowRange>],
-        into: &Into<'_>,
+        later: &[&Block<S::RowRange>],
+        is_first: bool,
+        into: &Into,
     ) -> Result<()> {
         let ends = group.first().zip(group.last());
         let rows = ends.map_or(0..0, |((_, first), (_, last))| first.start..last.end);
@@ -102,7 +106,7 @@ impl<S: Side> Join<'_, S> {
         plan.bound(self.side.stored_bytes(rows) + found_bytes);
         let sought: Vec<Sought> = group.iter().map(|(_, rows)| self.sought(rows)).collect();
         let states = state_regions(plan, sought.iter().copied());
-        if !self.is_first {
+        if !is_first {
             for ((_, rows), state) in group.iter().zip(&states) {
                 let list = self.waiting_list(plan, rows);
                 plan.task(Task::new("take").read(list).write(*state).run(|cx| {
@@ -112,7 +116,7 @@ impl<S: Side> Join<'_, S> {
                 }));
             }
         }
-        let mut is_begun = vec![!self.is_first; group.len()];
+        let mut is_begun = vec![!is_first; group.len()];
         for (one, other) in pairs(group.len()) {
             go_on()?;
             let begins = [one, other].map(|at| !std::mem::replace(&mut is_begun[at], true));
@@ -124,13 +128,13 @@ impl<S: Side> Join<'_, S> {
                 .iter()
                 .map(|(_, rows)| self.waiting_list(plan, rows))
                 .collect();
-            let mut is_begun = vec![!self.is_first; layer.len()];
+            let mut is_begun = vec![!is_first; layer.len()];
             for shift in 0..layer.len() {
                 for (at, (block, state)) in group.iter().zip(&states).enumerate() {
                     go_on()?;
                     let other = (at + shift) % layer.len();
                     let begins = [false, !std::mem::replace(&mut is_begun[other], true)];
-                    let blocks = [block, &layer[other]];
+                    let blocks = [block, layer[other]];
                     self.meet(plan, blocks, [*state, lists[other]], begins);
                 }
             }
@@ -142,14 +146,14 @@ impl<S: Side> Join<'_, S> {
     }
 }
 
-impl<S: Side> Join<'_, S> {
+impl<S: Side> Join<S> {
     fn sought(&self, rows: &Range<u64>) -> Sought {
         let NeighborOptions { k, metric } = self.options;
         Sought::new(metric, Wanted::Nearest(k), rows.clone())
     }
 
     fn waiting_list(&self, plan: &mut Plan, rows: &Range<u64>) -> Region {
-        let Some(file) = self.waiting else {
+        let Some(file) = &self.waiting else {
             unreachable!("one group waits for none")
         };
         let bytes = self.options.k * NEIGHBOR_BYTES;

@@ -4,25 +4,27 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use outcore_core::{DType, Error, Job, Order, RealType, Result, Session, Stage};
+use outcore_core::{DType, Error, Job, Order, RealType, Result, Segments, Session};
 use outcore_engine::{Block, Context, Plan, Region, Task, TaskError};
 use outcore_kernels::{Metric, Neighbor};
-use outcore_matrix::sparse::{NewSparse, SparseShape};
+use outcore_matrix::sparse::{NewArrays, NewSparse, SparseShape};
 use outcore_matrix::{Array, Compressed, Output, Sparse, Target, Tile};
 
+use super::mutual::Join;
+use super::resumed;
 use super::{
     NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Targets, Wanted, groups, meet,
 };
-use super::{mutual, resumed};
 
 pub(super) const NAME: &str = "nearest rows";
 
 /// Where neighbours go.
-pub(super) enum Into<'a> {
+#[derive(Clone)]
+pub(super) enum Into {
     /// Distances and numbers.
     Arrays(Targets),
     /// A row of each query.
-    Graph(&'a NewSparse),
+    Graph(NewArrays),
 }
 
 /// To two arrays, m x k.
@@ -42,8 +44,10 @@ pub(super) fn arrays<S: Side>(
     }
     let of = |target: &Target| (target.extent.clone(), target.array.layout());
     let into = Into::Arrays([of(&distances), of(&rows)]);
-    let plans = plans(session, side, first, options, &into)?;
-    distances.job_beside(rows, session, plans, run_all)
+    let groups = Groups::of(session, side, options)?;
+    distances.both_in_segments(rows, session, first, move |segments| {
+        groups.fill(segments, &into)
+    })
 }
 
 /// Both results, m x k.
@@ -94,44 +98,58 @@ pub(super) fn graph<S: Side>(
         cx.blocks[0].slice_mut::<i64>().fill(0);
         Ok(())
     }));
-    let plans = plans(session, side, first, options, &Into::Graph(&new))?;
-    Job::driven(session, plans, move |stage, plans| {
-        run_all(stage, plans)?;
+    let groups = Groups::of(session, side, options)?;
+    let into = Into::Graph(new.arrays().clone());
+    let make = move |segments: &mut Segments<'_>| groups.fill(segments, &into);
+    Job::in_segments_then(session, first, make, move |stage| {
         new.finish(&|| stage.is_cancelled())
     })
 }
 
-/// What one group has found goes before the next begins.
-fn run_all(stage: &mut Stage, plans: Vec<Plan>) -> Result<()> {
-    let count = plans.len() as f64;
-    let mut plans = plans.into_iter().enumerate();
-    plans.try_for_each(|(number, plan)| {
-        let reached = (number + 1) as f64 / count;
-        stage.run(plan, reached).map(drop)
-    })
+/// Groups of queries, of each of which there is a plan when its turn comes: all of them together could take more
+/// memory than rows.
+enum Groups<S: Side> {
+    /// Queries that meet all panels of rows.
+    Apart {
+        side: S,
+        options: NeighborOptions,
+        groups: Vec<Vec<S::RowRange>>,
+        panels: Vec<S::RowRange>,
+    },
+    /// Rows that look for each other.
+    Mutual(Join<S>),
 }
 
-/// A plan for each group of queries; the first begins with what there is already.
-fn plans<S: Side>(
-    session: &Session,
-    side: &S,
-    first: Plan,
-    options: NeighborOptions,
-    into: &Into<'_>,
-) -> Result<Vec<Plan>> {
-    let mut next = Some(first);
-    if let Some(plans) = mutual::plans(session, side, &mut next, options, into)? {
-        return Ok(plans);
+impl<S: Side> Groups<S> {
+    fn of(session: &Session, side: &S, options: NeighborOptions) -> Result<Groups<S>> {
+        Ok(match Join::of(session, side, options)? {
+            Some(join) => Groups::Mutual(join),
+            None => Groups::Apart {
+                side: side.clone(),
+                options,
+                groups: groups_of(side, options.k),
+                panels: side.panels(0),
+            },
+        })
     }
-    let panels = side.panels(0);
-    let mut plans = Vec::new();
-    for group in groups_of(side, options.k) {
-        let mut plan = next.take().unwrap_or_else(|| Plan::new(NAME));
-        add_group(side, &mut plan, group, &panels, options, into)?;
-        plans.push(plan);
+
+    /// What one group has found goes before the next begins.
+    fn fill(&self, segments: &mut Segments<'_>, into: &Into) -> Result<()> {
+        match self {
+            Groups::Mutual(join) => join.fill(segments, into),
+            Groups::Apart {
+                side,
+                options,
+                groups,
+                panels,
+            } => groups.iter().enumerate().try_for_each(|(number, group)| {
+                if number > 0 {
+                    segments.split()?;
+                }
+                add_group(side, segments.plan(), group.clone(), panels, *options, into)
+            }),
+        }
     }
-    plans.extend(next);
-    Ok(plans)
 }
 
 /// Blocks of queries that meet all rows together.
@@ -151,7 +169,7 @@ pub(super) fn add_group<S: Side>(
     group: Vec<S::RowRange>,
     panels: &[S::RowRange],
     options: NeighborOptions,
-    into: &Into<'_>,
+    into: &Into,
 ) -> Result<()> {
     let NeighborOptions { k, metric } = options;
     let blocks: Vec<(S::RowRange, Sought)> = group
@@ -174,7 +192,7 @@ pub(super) fn add_group<S: Side>(
     Ok(())
 }
 
-impl Into<'_> {
+impl Into {
     /// Adds the task that writes the neighbours of some queries.
     pub(super) fn put(
         &self,

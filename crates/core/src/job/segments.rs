@@ -90,6 +90,16 @@ impl<'a> Segments<'a> {
         (self.take)(segment)
     }
 
+    /// Here a segment ends, however short it is: what is only in memory ends with it, and references to extents too.
+    ///
+    /// # Errors
+    /// Those of the segment.
+    pub fn split(&mut self) -> Result<()> {
+        let next = Plan::new(self.plan.name());
+        (self.before, self.goes_on) = (0, false);
+        (self.take)(std::mem::replace(&mut self.plan, next))
+    }
+
     /// Hands over the last one.
     pub(super) fn end(self) -> Result<()> {
         (self.take)(self.plan)

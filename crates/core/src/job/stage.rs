@@ -8,7 +8,7 @@ use outcore_device::Locked;
 use outcore_engine::{Outcome, Plan, Reservation, Ticket, Trace};
 
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Job, Segments};
 use crate::session::Session;
 
 /// Between two looks at whether the job has been cancelled, and how far it is.
@@ -127,6 +127,27 @@ impl Stage {
     pub fn run(&mut self, plan: Plan, fraction: f64) -> Result<Outcome> {
         let begun = self.begin(plan)?;
         self.end(begun, fraction)
+    }
+
+    /// Runs a plan of very many tasks in segments, as [`Job::in_segments`]; the job is then done to `fraction`.
+    ///
+    /// # Errors
+    /// As [`run`](Stage::run).
+    pub fn run_in_segments(
+        &mut self,
+        plan: Plan,
+        fraction: f64,
+        make: impl FnOnce(&mut Segments<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut run = |segment| {
+            let reached = self.fraction();
+            self.run(segment, reached).map(drop)
+        };
+        let mut segments = Segments::new(plan, &mut run);
+        make(&mut segments)?;
+        segments.end()?;
+        self.reach(fraction);
+        Ok(())
     }
 
     /// Carries out a job that writes no files as a part of this one, which stays as far as it is.

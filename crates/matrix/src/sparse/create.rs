@@ -100,9 +100,15 @@ impl SparseShape {
 /// ```
 pub struct NewSparse {
     session: Session,
-    shape: SparseShape,
     path: Option<PathBuf>,
     objects: Option<Box<dyn NewObjects>>,
+    arrays: NewArrays,
+}
+
+/// The arrays of a matrix that is being made, for the plans that write to them.
+#[derive(Clone)]
+pub struct NewArrays {
+    shape: SparseShape,
     /// Offsets, indices and, where there are any, values.
     files: Vec<(Vector, Arc<StoredFile>)>,
 }
@@ -146,55 +152,50 @@ impl NewSparse {
         }
         Ok(NewSparse {
             session: session.clone(),
-            shape,
             path,
             objects,
-            files,
+            arrays: NewArrays { shape, files },
         })
+    }
+
+    /// Its arrays.
+    pub fn arrays(&self) -> &NewArrays {
+        &self.arrays
     }
 
     /// What it is going to be.
     pub fn shape(&self) -> &SparseShape {
-        &self.shape
+        &self.arrays.shape
     }
 
     /// Bytes of its arrays.
     pub fn nbytes(&self) -> u64 {
-        self.files
+        self.arrays
+            .files
             .iter()
             .map(|(vector, _)| vector.len * vector.element.bytes())
             .sum()
     }
 
-    fn region(&self, plan: &mut Plan, which: usize, range: Range<u64>) -> Region {
-        let (vector, file) = &self.files[which];
-        let (extent, size): (ExtentRef, u64) = (plan.extent(file.extent()), vector.element.bytes());
-        Region::span(
-            extent,
-            vector.data_offset + range.start * size,
-            (range.end - range.start) * size,
-        )
-    }
-
     /// Offsets (0), indices (1) or values (2): the extent, and where the first of them is.
     pub(super) fn column(&self, plan: &mut Plan, which: usize) -> (ExtentRef, u64) {
-        let (vector, file) = &self.files[which];
+        let (vector, file) = &self.arrays.files[which];
         (plan.extent(file.extent()), vector.data_offset)
     }
 
     /// Offsets, int64, of which the number of lines and one more are.
     pub fn offsets(&self, plan: &mut Plan, range: Range<u64>) -> Region {
-        self.region(plan, 0, range)
+        self.arrays.offsets(plan, range)
     }
 
     /// Indices of some entries.
     pub fn indices(&self, plan: &mut Plan, entries: Range<u64>) -> Region {
-        self.region(plan, 1, entries)
+        self.arrays.indices(plan, entries)
     }
 
     /// Values of some entries, where there are any.
     pub fn values(&self, plan: &mut Plan, entries: Range<u64>) -> Option<Region> {
-        self.shape.has_values.then(|| self.region(plan, 2, entries))
+        self.arrays.values(plan, entries)
     }
 
     /// The matrix, under its name if it is to have one, unless `stop` says that it is not
@@ -208,10 +209,9 @@ impl NewSparse {
         }
         let NewSparse {
             session,
-            shape,
             path,
             objects,
-            files,
+            arrays: NewArrays { shape, files },
         } = self;
         if let (Some(objects), Some(path)) = (objects, path) {
             objects.commit()?;
@@ -232,6 +232,38 @@ impl NewSparse {
             real,
             files,
             stop,
+        )
+    }
+}
+
+impl NewArrays {
+    /// What the matrix is going to be.
+    pub fn shape(&self) -> &SparseShape {
+        &self.shape
+    }
+
+    /// As [`NewSparse::offsets`].
+    pub fn offsets(&self, plan: &mut Plan, range: Range<u64>) -> Region {
+        self.region(plan, 0, range)
+    }
+
+    /// As [`NewSparse::indices`].
+    pub fn indices(&self, plan: &mut Plan, entries: Range<u64>) -> Region {
+        self.region(plan, 1, entries)
+    }
+
+    /// As [`NewSparse::values`].
+    pub fn values(&self, plan: &mut Plan, entries: Range<u64>) -> Option<Region> {
+        self.shape.has_values.then(|| self.region(plan, 2, entries))
+    }
+
+    fn region(&self, plan: &mut Plan, which: usize, range: Range<u64>) -> Region {
+        let (vector, file) = &self.files[which];
+        let (extent, size): (ExtentRef, u64) = (plan.extent(file.extent()), vector.element.bytes());
+        Region::span(
+            extent,
+            vector.data_offset + range.start * size,
+            (range.end - range.start) * size,
         )
     }
 }
