@@ -314,7 +314,9 @@ class Table:
             numbers = np.flatnonzero(numbers)
         if numbers.size == 0:
             numbers = numbers.astype(np.int64)
-        numbers = np.where(numbers < 0, numbers + self._rows, numbers) if (numbers < 0).any() else numbers
+        if numbers.dtype.kind == "i" and (numbers < 0).any():
+            numbers = numbers.astype(np.int64)
+            numbers = np.where(numbers < 0, numbers + self._rows, numbers)
         rows = _look_up(Feature(self._number, numbers.ravel()), self)
         return rows.reshape(*numbers.shape, self.dim)
 

@@ -164,6 +164,8 @@ def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = No
 def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
     if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
         raise ShapeError(f"the graph is {graph!r}, but a graph has a square matrix, not one of shape {tuple(graph.shape)}")
+    if isinstance(graph, np.ndarray) and graph.dtype.kind in "iub":
+        graph = graph.astype(np.float64)
     session = session_of(graph, memory=memory)
     job = _native.graph_degrees(session._inner, native_rows(graph, "the graph", session))
     degrees, own = session._run(job, "degrees", progress)

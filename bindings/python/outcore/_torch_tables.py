@@ -93,6 +93,9 @@ class _OnTable(nn.Module, ABC):
         place = (stored, DTYPES[self.dtype], None)
         return _LookedUp(_Asked.of(feature, self.table).native, place, out.view(*shape, self.table.dim))
 
+    def _check_trained(self) -> None:
+        """Refuses what has no gradient, before the network runs."""
+
     @abstractmethod
     def _feature(self, *given: Any) -> _LookedUp:
         """The look-up of a call's arguments."""
@@ -200,13 +203,15 @@ class _LookUp(torch.autograd.Function):
     def forward(ctx: Any, handle: Tensor, module: _OnTable, given: tuple[Any, ...]) -> Tensor:
         # Copies, since the caller may use its tensors again before the step.
         given = tuple(one.clone() if isinstance(one, Tensor) else one for one in given)
+        module._check_trained()
         asked = module._feature(*given)
         ctx.module, ctx.ids, ctx.feature = module, given[0], asked.native
         return module._now(asked)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        rows = gradient.detach().float().cpu().contiguous().numpy().reshape(-1, ctx.module.table.dim)
+        # A copy, since the caller may use the gradient's memory again before the step.
+        rows = gradient.detach().to("cpu", torch.float32, copy=True).contiguous().numpy().reshape(-1, ctx.module.table.dim)
         ctx.module._gradients.append((ctx.feature, rows, ctx.module._order(torch.as_tensor(ctx.ids))))
         return None, None, None
 
@@ -295,6 +300,10 @@ class EmbeddingBag(_OnTable):
         )
         bags = numbers.shape[0] if offsets is None else max(len(offsets) - self.include_last_offset, 0)
         return self._asked(feature, (bags,))
+
+    def _check_trained(self) -> None:
+        if self.mode == "max":
+            raise ArgumentError(f"{self.table.name} has no gradients of a maximum: look rows up under torch.no_grad()")
 
     def _order(self, ids: Tensor) -> npt.NDArray[np.int64]:
         ids = ids.detach().cpu().flatten()

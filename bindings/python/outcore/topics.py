@@ -231,12 +231,12 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
 
     def _per_topic(self, part: float, documents: float) -> int:
         """A part of the documents that a topic dominates."""
-        return max(1, int(part * self.w0 * documents / (2 * self.n_components)))
+        return max(1, int(min(part * self.w0 * documents / (2 * self.n_components), documents)))
 
     def _thresholded(self, corpus: _Corpus, seed: int) -> tuple[npt.NDArray[np.intp], _native.SparseMatrix]:
         """The documents that are clustered, and what thresholds leave of them."""
         run, inner, scales = corpus.run, corpus.session._inner, corpus.scales
-        equal = int(np.ceil(3 * self.eps1 * self.w0 * corpus.filled / self.n_components))
+        equal = int(min(np.ceil(3 * self.eps1 * self.w0 * corpus.filled / self.n_components), corpus.filled))
         above = self._per_topic(1, corpus.filled)
         thresholds: Vector = run(_native.topic_thresholds(inner, corpus.words, scales, above, equal), "thresholds of words")
         job = _native.topic_kept(inner, corpus.documents, scales, thresholds)

@@ -150,8 +150,9 @@ impl Tables {
 
     /// Row numbers looked up, those found in memory, units read, rows whose replica was lost, rows in memory, rows
     /// that have room.
-    fn statistics(&self, table: usize) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
-        let known = self.0.get()?.statistics(table);
+    fn statistics(&self, py: Python<'_>, table: usize) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
+        let set = self.0.get()?;
+        let known = py.detach(|| set.statistics(table));
         Ok((
             known.looked_up,
             known.hits,
@@ -277,8 +278,10 @@ impl Tables {
     }
 
     /// The version of a table that changes.
-    fn version(&self, table: usize) -> PyResult<Option<u64>> {
-        Ok(self.0.get()?.table(table).version())
+    fn version(&self, py: Python<'_>, table: usize) -> PyResult<Option<u64>> {
+        let set = self.0.get()?;
+        // A step of training has the number locked, and asks Python whether to go on.
+        Ok(py.detach(|| set.table(table).version()))
     }
 
     /// Other tables take the places of those with these numbers, all at once.

@@ -471,6 +471,34 @@ def test_bad_input_is_named_before_anything_is_read(table: Table, ids: Any, offs
     assert table.statistics.units_read == 0
 
 
+def test_rows_without_bags_have_their_weights(table: Table, weight: np.ndarray) -> None:
+    factors = np.array([2, -3, 0.5], np.float32)
+    tables = TableSet([table])
+    # From memory, and as they are read.
+    for _ in range(2):
+        found = tables.look_up([Feature(0, [1, 2, 1], per_sample_weights=factors)])[0]
+        same(found, weight[[1, 2, 1]] * factors[:, None])
+
+
+def test_a_damaged_page_in_the_middle_of_a_long_bag_leaves_no_sum(
+    tmp_path: Path, session: oc.Session, weight: np.ndarray
+) -> None:
+    embedding.pack(np.tile(weight, (20, 1)), tmp_path / "t.packed", session=session)
+    rows_a_page = 4092 // (weight.shape[1] * 4)
+    with open(tmp_path / "t.packed", "r+b") as file:
+        file.seek(4096 * 21 + 100)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    table = Table.open(tmp_path / "t.packed", session=session, reading="64KiB", cache=0)
+    ids = np.arange(40) * rows_a_page
+    with pytest.raises(errors.CorruptError) as caught:
+        TableSet([table]).look_up([Feature(0, np.r_[ids, 0, 1], lengths=[40, 2])])
+    assert [(one.feature, one.bag) for one in caught.value.failed] == [(0, 0)]
+    assert np.isnan(caught.value.results[0][0]).all()
+    same(caught.value.results[0][1], weight[:2].sum(axis=0))
+
+
 def test_a_damaged_page_fails_its_bags_only(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
     path = tmp_path / "packed"
     embedding.pack(weight, path, session=session)

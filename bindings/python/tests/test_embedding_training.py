@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from outcore.embedding import Feature, JaggedBatch, Optimizer, Table, TableSet, create
-from outcore.errors import ArgumentError, LockedError, ShapeError
+from outcore.embedding import Feature, JaggedBatch, Optimizer, Table, TableSet, create, pack
+from outcore.errors import ArgumentError, LockedError, ShapeError, TruncatedError
 from outcore.torch import SGD, Embedding, EmbeddingBag, RowwiseAdagrad, SparseAdam
 
 ROWS, DIM = 4000, 16
@@ -216,6 +217,76 @@ def test_updates_are_seen_by_others_once_they_are_committed(tmp_path: Path) -> N
         Table.open(tmp_path / "other.npy", writable=True)
     with pytest.raises(ArgumentError, match="writable=True"):
         SGD(EmbeddingBag(reader))
+
+
+def test_what_is_packed_of_a_table_that_is_written_has_its_updates(tmp_path: Path) -> None:
+    create(weights(), tmp_path / "t")
+    table = Table.open(tmp_path / "t", writable=True)
+    table[[0, 1]]
+    table.update([0], np.full((1, DIM), 7))
+    pack(table, tmp_path / "packed")
+    expected = weights()
+    expected[0] = 7
+    np.testing.assert_array_equal(Table.open(tmp_path / "packed")[:], expected)
+
+
+def test_another_table_at_the_same_path_is_none_of_the_rows_in_memory(tmp_path: Path) -> None:
+    for name, value in (("one", 1), ("two", 2)):
+        create((100, 4), tmp_path / name, init=lambda rows, value=value: np.full((len(rows), 4), value))
+    (tmp_path / "t").symlink_to("one")
+    table = Table.open(tmp_path / "t")
+    np.testing.assert_array_equal(table[:], np.ones((100, 4)))
+    (tmp_path / "new").symlink_to("two")
+    (tmp_path / "new").rename(tmp_path / "t")
+    table.refresh()
+    np.testing.assert_array_equal(table[:], np.full((100, 4), 2))
+
+
+def test_pages_that_are_cut_off_are_noticed(tmp_path: Path) -> None:
+    create(weights(), tmp_path / "t")
+    os.truncate(tmp_path / "t" / "pages", 8192)
+    for writable in (False, True):
+        with pytest.raises(TruncatedError, match="pages"):
+            Table.open(tmp_path / "t", writable=writable)
+
+
+def test_a_version_is_told_while_a_step_goes_on(tmp_path: Path) -> None:
+    """Both ask Python, and neither keeps the other from it."""
+    create(weights(20_000), tmp_path / "t")
+    table = Table.open(tmp_path / "t", writable=True, cache="64KiB")
+    numbers, rows = np.arange(20_000), weights(20_000)
+    changing = threading.Thread(target=lambda: [table.update(numbers, rows) for _ in range(20)], daemon=True)
+    changing.start()
+    told = [(table.version, table.statistics.cached_rows) for _ in range(50)]
+    changing.join(60)
+    assert not changing.is_alive()
+    assert {version for version, _ in told} == {0}
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_row_that_several_calls_use_has_the_sum_of_their_gradients(is_turned: bool, tmp_path: Path) -> None:
+    create(weights(), tmp_path / "t", "sgd")
+    ours = Embedding(Table.open(tmp_path / "t", writable=True))
+    theirs = nn.Embedding(ROWS, DIM, _weight=torch.from_numpy(weights()))
+    calls = [(torch.tensor([0, 0, 5]), [2.0**-24, 2.0**-24, 1]), (torch.tensor([0]), [1.0])]
+    for net, optimizer in ((ours, SGD(ours, lr=1.0)), (theirs, torch.optim.SGD(theirs.parameters(), lr=1.0))):
+        for ids, factors in calls[::-1] if is_turned else calls:
+            # The caller's memory of a gradient is its own again after backward.
+            gradient = torch.tensor(factors)[:, None].expand(-1, DIM).contiguous()
+            net(ids).backward(gradient)
+            gradient.zero_()
+        optimizer.step()
+    np.testing.assert_array_equal(ours.table[:], theirs.weight.detach().numpy())
+
+
+def test_a_maximum_is_refused_before_the_network_runs(tmp_path: Path) -> None:
+    create(weights(), tmp_path / "t", "sgd")
+    bag = EmbeddingBag(Table.open(tmp_path / "t", writable=True), "max")
+    ids = torch.tensor([[1, 2]])
+    with pytest.raises(ArgumentError, match="maximum"):
+        bag(ids)
+    with torch.no_grad():
+        np.testing.assert_array_equal(bag(ids)[0], weights()[1:3].max(axis=0))
 
 
 def test_a_set_goes_over_to_one_commit_of_its_tables(tmp_path: Path) -> None:

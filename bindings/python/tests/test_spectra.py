@@ -252,6 +252,63 @@ def test_a_pair_that_the_start_vector_has_no_part_of_is_found() -> None:
     assert bounded.missed_beyond >= 8
 
 
+@pytest.mark.parametrize(
+    ("values", "count", "options"),
+    [
+        (np.r_[6, 6, 6, 5, 4, np.linspace(0, 1, 195)], 3, {"block": 1, "tol": 1e-4}),
+        (np.r_[np.full(100, 6.0), np.linspace(3, 5, 45), np.linspace(0, 1, 5000)], 60, {"tol": 1e-4}),
+    ],
+)
+def test_more_copies_of_a_value_than_a_block_has_columns(values: Any, count: int, options: Any) -> None:
+    found = eigsh(lambda x: values[:, None] * x, count, which="LA", shape=len(values), **options)
+    np.testing.assert_allclose(found[0], np.full(count, 6.0), atol=1e-4 * 6)
+    assert found.converged.all()
+
+
+def test_as_many_pairs_as_rows_without_a_restart(rng: np.random.Generator) -> None:
+    a = rng.standard_normal((50, 50))
+    a += a.T
+    found = eigsh(a, 40, maxiter=0)
+    np.testing.assert_allclose(found[0], np.sort(sla.eigsh(a, 40)[0]), atol=1e-6)
+
+
+def test_products_of_few_digits_go_on_from_their_checkpoint(tmp_path: Path, rng: np.random.Generator) -> None:
+    a, checkpoint, calls = rng.standard_normal((300, 200)), tmp_path / "checkpoint", 0
+
+    def search(most: int) -> Any:
+        nonlocal calls
+        calls = 0
+
+        def product(x: Any, of: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > most:
+                raise RuntimeError("the machine stops")
+            return (of @ x).astype("f2").astype("f8")
+
+        operator = sla.LinearOperator(
+            a.shape,
+            matvec=lambda x: product(x, a),
+            matmat=lambda x: product(x, a),
+            rmatvec=lambda x: product(x, a.T),
+            rmatmat=lambda x: product(x, a.T),
+            dtype=np.float64,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return svds(operator, 6, tol=1e-3, block=2, ncv=18, checkpoint=checkpoint)
+
+    whole = search(10**6)
+    with pytest.raises(RuntimeError):
+        search(2 * calls // 3)
+    assert checkpoint.exists()
+    (tmp_path / "checkpoint.new").write_bytes(b"a writer was killed")
+    again = search(10**6)
+    for one, other in zip(whole, again, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    assert list(tmp_path.glob("checkpoint*")) == []
+
+
 def test_both_ends_are_bounded_where_both_are_wanted(rng: np.random.Generator) -> None:
     values = np.r_[-7.0, 6.0, 5.0, -4.5, np.linspace(-3, 4, 4996)]
     found = eigsh(lambda x: values[:, None] * x, 4, which="LM", shape=len(values))
@@ -461,6 +518,12 @@ def test_tensors_and_elements_too_small_to_be_squared() -> None:
     with pytest.raises(errors.ArgumentError, match="too small to be squared"):
         svds(np.eye(30, dtype="f4") * np.float32(1e-25), 3, tol=1e-4)
     assert (svds(np.zeros((30, 20), "f4"), 3)[1] == 0).all()
+
+
+def test_a_graph_of_whole_numbers_has_a_laplacian() -> None:
+    chain = np.diag(np.ones(3, int), 1)
+    found = eigsh(laplacian(chain + chain.T), 2, which="LA")
+    np.testing.assert_allclose(found[0], [2, 2 + 2**0.5], atol=1e-6)
 
 
 def test_laplacians_of_graphs(tmp_path: Path) -> None:

@@ -57,9 +57,7 @@ impl CheckpointFile {
         state: &impl Serialize,
         fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
     ) -> Result<()> {
-        let mut new = self.path.clone().into_os_string();
-        new.push(".new");
-        let new = PathBuf::from(new);
+        let new = self.unfinished();
         let failed = |source: io::Error| Error::of_io(self.path.display().to_string(), source);
         let text = serde_json::to_vec(state).expect("numbers and names have no way to fail");
         let write = || -> Result<()> {
@@ -117,11 +115,19 @@ impl CheckpointFile {
         Ok(Some(found))
     }
 
+    fn unfinished(&self) -> PathBuf {
+        let mut new = self.path.clone().into_os_string();
+        new.push(".new");
+        PathBuf::from(new)
+    }
+
     /// Removes it.
     ///
     /// # Errors
     /// [`Error::Store`] for what cannot be removed.
     pub fn forget(&self) -> Result<()> {
+        // What a writer that was killed has left.
+        let _ = std::fs::remove_file(self.unfinished());
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(Error::of_io(self.path.display().to_string(), error))

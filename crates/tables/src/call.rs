@@ -218,9 +218,9 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
         let table = &self.tables[asked.table].table;
         let (encoding, dim, row_bytes) = (table.encoding(), table.dim(), table.row_bytes());
         let first = bagged.starts[bags.start];
-        let is_each = matches!(asked.bags, Bags::Each);
+        let is_copied = matches!(asked.bags, Bags::Each) && bagged.weights.is_none();
         let mut out = self.results.of(feature);
-        if is_each && out.is_stored_as(encoding) {
+        if is_copied && out.is_stored_as(encoding) {
             return bags
                 .zip(slots)
                 .for_each(|(bag, &slot)| out.copy(bag, &cache.row(slot)[..row_bytes]));
@@ -319,6 +319,8 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
         if !self.failed.insert((feature, bag)) {
             return;
         }
+        // Rows of the bag that come after those which are lost do not make a sum of it.
+        self.sums.remove(&(feature, bag));
         let table = &self.tables[self.features[feature].table].table;
         let lost = vec![f32::NAN; table.dim()];
         self.results.of(feature).put(bag, &lost);
@@ -342,7 +344,8 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
         let of_bag = bagged.starts[bag]..bagged.starts[bag + 1];
         let (is_first, is_last) = (positions.start == of_bag.start, positions.end == of_bag.end);
         let mut out = self.results.of(feature);
-        if matches!(asked.bags, Bags::Each) && out.is_stored_as(encoding) && !rows.is_empty() {
+        let is_copied = matches!(asked.bags, Bags::Each) && bagged.weights.is_none();
+        if is_copied && out.is_stored_as(encoding) && !rows.is_empty() {
             // Also what is no number stays as it is stored.
             return out.copy(bag, rows[0]);
         }

@@ -41,6 +41,8 @@ pub(crate) struct RowCache {
     /// By slot: the step that changed it since it was written, 0 for none.
     changed_at: Vec<u32>,
     changed: u32,
+    /// Slots that stay, or are not written: none of them is evicted.
+    pinned: u32,
     vacant: Vec<u32>,
     index: Index,
     policy: LookAhead<Box<dyn Policy>>,
@@ -86,6 +88,7 @@ impl RowCache {
             is_hot: Vec::new(),
             changed_at: Vec::new(),
             changed: 0,
+            pinned: 0,
             vacant: Vec::new(),
             index: Index {
                 entries: Buf::default(),
@@ -166,6 +169,12 @@ impl RowCache {
         self.changed_at.truncate(left);
         self.vacant.retain(|&slot| (slot as usize) < left);
         self.policy.resize(left as u32);
+        self.count_pinned();
+    }
+
+    fn count_pinned(&mut self) {
+        let slots = self.is_hot.iter().zip(&self.changed_at);
+        self.pinned = slots.filter(|(hot, at)| **hot || **at != 0).count() as u32;
     }
 
     /// Moves the rows that stay to slots before `end`, as far as there are any that have none of these.
@@ -280,6 +289,10 @@ impl RowCache {
         if self.rows.is_empty() {
             return;
         }
+        // To find that none may be evicted costs a look at every slot.
+        if self.vacant.is_empty() && self.pinned == self.slots() {
+            return;
+        }
         let Some(slot) = self.vacant.pop().or_else(|| self.evict_for(row)) else {
             return;
         };
@@ -302,7 +315,8 @@ impl RowCache {
     pub(crate) fn keep(&mut self, row: u64) -> bool {
         let slot = self.find(row);
         if slot != NO_SLOT {
-            self.is_hot[slot as usize] = true;
+            let was_hot = std::mem::replace(&mut self.is_hot[slot as usize], true);
+            self.pinned += u32::from(!was_hot && self.changed_at[slot as usize] == 0);
         }
         slot != NO_SLOT
     }
@@ -312,6 +326,7 @@ impl RowCache {
     pub(crate) fn change(&mut self, slot: u32, step: u32) -> &mut [u8] {
         let before = std::mem::replace(&mut self.changed_at[slot as usize], step);
         self.changed += u32::from(before == 0);
+        self.pinned += u32::from(before == 0 && !self.is_hot[slot as usize]);
         self.row_mut(slot)
     }
 
@@ -341,6 +356,7 @@ impl RowCache {
     pub(crate) fn written(&mut self, slot: u32) {
         let before = std::mem::replace(&mut self.changed_at[slot as usize], 0);
         self.changed -= u32::from(before != 0);
+        self.pinned -= u32::from(before != 0 && !self.is_hot[slot as usize]);
     }
 
     /// Has rows of this table from now on: those that it has now and that are the same there.
@@ -357,6 +373,7 @@ impl RowCache {
                 self.vacant.push(slot as u32);
             }
         }
+        self.count_pinned();
     }
 
     /// A row is going to be used at this time.
@@ -575,7 +592,12 @@ mod tests {
         assert!((0..10).all(|row| cache.keep(row)));
         (10..10_000).for_each(|row| cache.insert(row, &bytes_of(row)));
         assert!((0..10).all(|row| cache.find(row) != NO_SLOT));
-        check(&cache);
+        // Where all of them stay, no other comes in.
+        let all = check(&cache);
+        assert!(all.keys().all(|&row| cache.keep(row)));
+        (20_000..30_000).for_each(|row| cache.insert(row, &bytes_of(row)));
+        assert_eq!(check(&cache), all);
+        assert_eq!(cache.pinned, cache.slots());
     }
 
     #[test]

@@ -668,19 +668,22 @@ impl TableSet {
                 return Err(Error::Cancelled);
             }
             let mut window = Window::default();
-            let missing: Vec<u32> = rows
-                .iter()
-                .map(|&row| window.miss(table as u32, served, row))
-                .collect();
+            let mut missing = Vec::with_capacity(rows.len());
+            // Rows that a writer has changed are stored only once they are evicted.
+            let cache = served.cache.seen();
+            let has_rows = served.table.is_written() && cache.is_of(served.id);
+            for (&row, into) in rows.iter().zip(into.chunks_exact_mut(row_bytes)) {
+                match if has_rows { cache.find(row) } else { NO_SLOT } {
+                    NO_SLOT => missing.push((window.miss(table as u32, served, row), row, into)),
+                    slot => into.copy_from_slice(&cache.row(slot)[..row_bytes]),
+                }
+            }
+            drop(cache);
             let read = Reading::begin(service, &tables, window)?.finish(go_on)?;
-            for ((missing, into), row) in missing
-                .into_iter()
-                .zip(into.chunks_exact_mut(row_bytes))
-                .zip(rows)
-            {
+            for (missing, row, into) in missing {
                 let stored = read.row(&tables, missing);
                 let stored = stored
-                    .map_err(|error| crate::error::of_row(served.table.name(), *row, &error))?;
+                    .map_err(|error| crate::error::of_row(served.table.name(), row, &error))?;
                 into.copy_from_slice(stored);
             }
         }

@@ -426,7 +426,9 @@ impl Table {
 
     /// Whether a row is known to be the same in another version of this table.
     pub(crate) fn has_same(&self, other: &Table, row: u64) -> bool {
-        let is_one = self.name() == other.name() && self.versioned().is_some();
+        // Another table may have taken the path.
+        let is_one = (self.versioned().zip(other.versioned()))
+            .is_some_and(|(one, other)| one.identity == other.identity);
         is_one && self.unit_of(row) == other.unit_of(row)
     }
 

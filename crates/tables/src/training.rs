@@ -108,9 +108,23 @@ impl<'a> Gradients<'a> {
             .unzip()
     }
 
+    /// The gradient of a row: the sum over features, each of which is summed by itself, as PyTorch adds up the gradients
+    /// of several calls.
     fn sum(&self, members: Range<usize>, sum: &mut [f32]) {
         sum.fill(0.0);
-        for &(_, feature, member) in &self.members[members] {
+        let mut features = self.members[members].chunk_by(|one, next| one.1 == next.1);
+        if let Some(first) = features.next() {
+            self.add_members(first, sum);
+        }
+        for members in features {
+            let mut of_feature = vec![0.0; sum.len()];
+            self.add_members(members, &mut of_feature);
+            add_scaled(sum, 1.0, &of_feature);
+        }
+    }
+
+    fn add_members(&self, members: &[(u64, u32, u32)], sum: &mut [f32]) {
+        for &(_, feature, member) in members {
             let (gradient, bagged) = &self.features[feature as usize];
             let bag = bagged.bag_of(member as usize);
             let of_bag = &gradient.of_bags[bag * sum.len()..][..sum.len()];

@@ -4,12 +4,13 @@
 //! pages lie where the map of the version says. Readers have a version that stays as it is. The writer's
 //! table changes with each of its steps; the next version is what it is at a step's end.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_core::format::corrupt;
-use outcore_core::{Error, Result, Session, StoredFile};
+use outcore_core::{Error, FormatError, Result, Session, StoredFile};
 use outcore_device::{FileDevice, Locked, Mode};
 use outcore_engine::Reservation;
 use outcore_store::versions::{Version, VersionWriter};
@@ -44,6 +45,8 @@ impl Description {
 
 pub(crate) struct Versioned {
     pub(crate) file: Arc<StoredFile>,
+    /// Of the file of pages, which all versions of a table share: device and inode.
+    pub(crate) identity: (u64, u64),
     pub(crate) layout: TableLayout,
     /// Of the version that was opened.
     number: u64,
@@ -99,6 +102,19 @@ impl Versioned {
         };
         let opened = FileDevice::open(&version.pages_path(), mode);
         let device = opened.map_err(|error| Error::of_io(object.clone(), error.source))?;
+        let facts = std::fs::metadata(version.pages_path());
+        let facts = facts.map_err(|error| Error::of_io(object.clone(), error))?;
+        let places = map.iter().max().map_or(0, |place| u64::from(*place) + 1);
+        let (expected, actual) = (places * version.page_bytes, facts.len());
+        if actual < expected {
+            let object = version.pages_path().display().to_string();
+            return Err(FormatError::Truncated {
+                object,
+                expected,
+                actual,
+            }
+            .into());
+        }
         let device = match for_writing {
             true => device.sized(MOST_BYTES),
             false => device,
@@ -110,6 +126,7 @@ impl Versioned {
             })
         });
         Ok(Versioned {
+            identity: (facts.dev(), facts.ino()),
             file: Arc::new(session.device_file(object, Arc::new(device))),
             layout,
             number,

@@ -19,6 +19,11 @@ pub(super) struct Kept {
     pub(super) restarts: u64,
     pub(super) checked: Option<usize>,
     pub(super) checks: usize,
+    pub(super) unbroken: usize,
+    pub(super) is_contracted: bool,
+    pub(super) asymmetry: f64,
+    /// The wanted values when the check began.
+    pub(super) known: Vec<f64>,
     /// Rows of the operator as these columns see it.
     pub(super) seen: Vec<f64>,
 }
@@ -36,6 +41,9 @@ struct State {
     restarts: u64,
     checked: Option<usize>,
     checks: usize,
+    unbroken: usize,
+    is_contracted: bool,
+    known: usize,
 }
 
 /// Where a search leaves how far it is.
@@ -67,9 +75,13 @@ impl Checkpoint {
             restarts: kept.restarts,
             checked: kept.checked,
             checks: kept.checks,
+            unbroken: kept.unbroken,
+            is_contracted: kept.is_contracted,
+            known: kept.known.len(),
         };
         self.file.save(&state, |write| {
-            write(bytemuck::bytes_of(&kept.norm))?;
+            write(bytemuck::bytes_of(&[kept.norm, kept.asymmetry]))?;
+            write(bytemuck::cast_slice(&kept.known))?;
             write(bytemuck::cast_slice(&kept.seen))?;
             for first in (0..kept.columns).step_by(self.block) {
                 let columns = basis.columns(first..kept.columns.min(first + self.block), stage)?;
@@ -93,14 +105,18 @@ impl Checkpoint {
                 || state.rows != basis.rows()
                 || columns > basis.capacity()
                 || state.imaged > columns
+                || state.known > columns
             {
                 return Err(self.is_of_another(&format!(
                     "search, {}; this one is {}",
                     state.problem, self.problem
                 )));
             }
-            let mut norm = 0.0f64;
-            read(bytemuck::bytes_of_mut(&mut norm))?;
+            let mut numbers = [0.0f64; 2];
+            read(bytemuck::bytes_of_mut(&mut numbers))?;
+            let [norm, asymmetry] = numbers;
+            let mut known = vec![0.0; state.known];
+            read(bytemuck::cast_slice_mut(&mut known))?;
             let mut seen = vec![0.0; columns * columns];
             read(bytemuck::cast_slice_mut(&mut seen))?;
             let mut values = vec![0.0; basis.rows()];
@@ -123,6 +139,10 @@ impl Checkpoint {
                 restarts: state.restarts,
                 checked: state.checked,
                 checks: state.checks,
+                unbroken: state.unbroken,
+                is_contracted: state.is_contracted,
+                asymmetry,
+                known,
                 seen,
             })
         })

@@ -7,7 +7,7 @@ use outcore_core::{Error, MemorySplit, RealType, Result, Session};
 use outcore_engine::Plan;
 use outcore_kernels as kernels;
 
-use super::search::{Accuracy, CHECKED_STEPS, CHECKS, Course, Found};
+use super::search::{Accuracy, CHECKED_STEPS, Course, Found, checks_max};
 use super::tall::{SUMS, TallLayout};
 use super::{Method, SearchFacts, SpectrumOptions};
 use crate::operator::Operator;
@@ -348,7 +348,7 @@ impl Planned {
         }
         plan.note("passes at least", least);
         let checks = if options.check {
-            CHECKS * CHECKED_STEPS[1]
+            checks_max(options, block) * CHECKED_STEPS[1]
         } else {
             0
         };

@@ -40,8 +40,11 @@ pub(super) const CHECKED_STEPS: [usize; 2] = [5, 8];
 /// With this probability nothing above the bound is missing.
 const CERTAINTY: f64 = 1.0 - 1e-6;
 
-/// Fresh blocks at most: after them a search ends, though the last one brought up new pairs.
-pub(super) const CHECKS: usize = 4;
+/// Fresh blocks at most: each finds as many copies of a value as it has columns. A search whose last one has found new
+/// pairs has not converged.
+pub(super) fn checks_max(options: &SpectrumOptions, block: usize) -> usize {
+    4 + options.count.div_ceil(block)
+}
 
 /// A symmetric operator's images differ by less from what symmetry says, relative to its norm.
 const ASYMMETRY: f64 = 1e-7;
@@ -114,6 +117,13 @@ pub(super) struct Search<'a, O> {
     /// Steps since the newest fresh block, while one is looked at, and how many there were.
     checked: Option<usize>,
     checks: usize,
+    /// Steps of the check before the basis was contracted, for which a bound holds, and whether it was.
+    unbroken: usize,
+    is_contracted: bool,
+    /// The wanted values when the newest check began.
+    known: Vec<f64>,
+    /// By how much an image was off what symmetry says, at most.
+    asymmetry: f64,
 }
 
 impl<'a, O: Operator> Search<'a, O> {
@@ -142,6 +152,10 @@ impl<'a, O: Operator> Search<'a, O> {
             restarts: 0,
             checked: None,
             checks: 0,
+            unbroken: 0,
+            is_contracted: false,
+            known: Vec::new(),
+            asymmetry: 0.0,
         })
     }
 
@@ -198,12 +212,18 @@ impl<'a, O: Operator> Search<'a, O> {
             stage.reach(0.9 * converged as f64 / self.options.count.max(1) as f64);
             let has_converged = converged == self.options.count;
             let is_whole = columns == self.order();
-            let is_last = self.restarts >= self.options.restarts_max as u64 && is_full;
-            let may_end = is_whole || !self.options.check || is_checked || self.checks >= CHECKS;
+            let is_last = self.restarts >= self.options.restarts_max as u64
+                && is_full
+                && columns >= self.options.count;
+            // A block of noise finds as many copies of a value as it has columns.
+            let has_brought = is_checked && self.has_brought(&ritz, largest);
+            let is_last = is_last
+                || has_brought && self.checks >= checks_max(self.options, self.course.block);
+            let may_end = is_whole || !self.options.check || is_checked && !has_brought;
             if is_whole || is_last || has_converged && may_end {
-                return self.end(&ritz, has_converged, is_whole, stage);
+                return self.end(&ritz, has_converged && !has_brought, is_whole, stage);
             }
-            if has_converged && self.checked.is_none() {
+            if has_converged && (is_checked || self.checked.is_none()) {
                 self.check_anew(&ritz, stage)?;
             } else if is_full {
                 self.restart(&ritz, &last, stage)?;
@@ -218,6 +238,14 @@ impl<'a, O: Operator> Search<'a, O> {
                 checkpoint.save(&self.kept(), &self.basis, stage)?;
             }
         }
+    }
+
+    /// Whether the check has found pairs that are wanted and were not there when it began.
+    fn has_brought(&self, ritz: &Eigen<f64>, largest: f64) -> bool {
+        let epsilon = self.operator.epsilon();
+        let allowed = |value| self.course.accuracy.allowed(value, largest, epsilon);
+        (self.known.iter().zip(&ritz.values))
+            .any(|(known, value)| (known - value).abs() > 2.0 * allowed(*value))
     }
 
     /// The first block: the caller's vectors, if there are any, and noise.
@@ -295,14 +323,15 @@ impl<'a, O: Operator> Search<'a, O> {
         let appended = self.append(image, known, negligible, stage)?;
         let seen = &appended.coefficients;
         if self.checks == 0 {
-            match (self.asymmetry(seen.as_ref(), from), from_file) {
-                (Some(_), Some(file)) => return Err(file.is_of_another("matrix")),
-                (off, None) => {
+            let off = self.asymmetry_of(seen.as_ref(), from);
+            match from_file.filter(|_| off > self.known_asymmetry()) {
+                Some(file) => return Err(file.is_of_another("matrix")),
+                None => {
                     let own = (from..to).map(|at| seen[(at, at - from)]);
                     self.check_symmetry(off, own.fold(0.0, f64::min))?;
                 }
-                _ => {}
             }
+            self.asymmetry = self.asymmetry.max(off);
         }
         for column in from..to {
             for row in 0..to {
@@ -324,6 +353,7 @@ impl<'a, O: Operator> Search<'a, O> {
         self.imaged = to;
         if let Some(steps) = &mut self.checked {
             *steps += 1;
+            self.unbroken += usize::from(!self.is_contracted);
         }
         Ok(appended.coupling)
     }
@@ -341,7 +371,7 @@ impl<'a, O: Operator> Search<'a, O> {
         let mut seen = Mat::zeros(width, width);
         let (x, image) = (x.as_ref().transpose(), image.as_ref());
         kernels::gemm(seen.as_mut(), 1.0, x, image, 0.0, self.session.blas())?;
-        let most = self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon());
+        let most = self.known_asymmetry();
         let is_off = |at: usize| {
             let (row, column) = (at / width, at % width);
             let off = (seen[(row, column)] - self.seen[(row, column)]).abs();
@@ -353,30 +383,37 @@ impl<'a, O: Operator> Search<'a, O> {
         }
     }
 
-    /// Of the newest block the earlier ones see what it saw of them; by how much they do not.
-    fn asymmetry(&self, seen: MatRef<'_, f64>, from: usize) -> Option<f64> {
-        let most = self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon());
+    /// By how much images may be off what symmetry says.
+    fn rounding(&self) -> f64 {
+        self.norm * ASYMMETRY.max(1e3 * self.operator.epsilon())
+    }
+
+    /// The same of a matrix that is to be that of a checkpoint, whose products may have been off by more.
+    fn known_asymmetry(&self) -> f64 {
+        self.rounding().max(4.0 * self.asymmetry)
+    }
+
+    /// By how much the newest block and the earlier ones see each other differently.
+    fn asymmetry_of(&self, seen: MatRef<'_, f64>, from: usize) -> f64 {
+        let mut most = 0.0f64;
         for column in 0..seen.ncols() {
             for row in 0..seen.nrows() {
                 let mirrored = match row < from {
                     true => self.seen[(row, from + column)],
                     false => seen[(from + column, row - from)],
                 };
-                let off = (seen[(row, column)] - mirrored).abs();
-                if off > most {
-                    return Some(off);
-                }
+                most = most.max((seen[(row, column)] - mirrored).abs());
             }
         }
-        None
+        most
     }
 
     /// # Errors
     /// [`Error::Value`], but not where A^T A is as far from symmetric as rounding of a centred matrix may leave it.
-    fn check_symmetry(&self, off: Option<f64>, least: f64) -> Result<()> {
-        let (name, norm, off) = (self.operator.name(), self.norm, off.unwrap_or(0.0));
+    fn check_symmetry(&self, off: f64, least: f64) -> Result<()> {
+        let (name, norm) = (self.operator.name(), self.norm);
         let is_wrong = match self.course.accuracy {
-            Accuracy::Eigen(_) => off > 0.0,
+            Accuracy::Eigen(_) => off > self.rounding(),
             Accuracy::Singular(_) => off.max(-least) > NOT_TRANSPOSED * norm,
         };
         match self.course.accuracy {
@@ -430,6 +467,7 @@ impl<'a, O: Operator> Search<'a, O> {
             }
         }
         self.restarts += 1;
+        self.is_contracted = true;
         Ok(())
     }
 
@@ -457,6 +495,8 @@ impl<'a, O: Operator> Search<'a, O> {
             .block(self.order(), self.course.block.min(self.order()));
         self.append(fresh, None, 0.0, stage)?;
         (self.checked, self.checks) = (Some(0), self.checks + 1);
+        (self.unbroken, self.is_contracted) = (0, false);
+        self.known = ritz.values[..keep].to_vec();
         Ok(())
     }
 
@@ -483,7 +523,7 @@ impl<'a, O: Operator> Search<'a, O> {
                     }
                 })
             }
-            Some(steps) if has_converged => self.missed_beyond(ritz, steps),
+            Some(_) if has_converged => self.missed_beyond(ritz, self.unbroken),
             _ => None,
         };
         let mut order: Vec<usize> = (0..count).collect();
@@ -545,6 +585,10 @@ impl<'a, O: Operator> Search<'a, O> {
             restarts: self.restarts,
             checked: self.checked,
             checks: self.checks,
+            unbroken: self.unbroken,
+            is_contracted: self.is_contracted,
+            asymmetry: self.asymmetry,
+            known: self.known.clone(),
             seen: (0..columns * columns)
                 .map(|at| self.seen[(at / columns, at % columns)])
                 .collect(),
@@ -562,5 +606,7 @@ impl<'a, O: Operator> Search<'a, O> {
         self.products = kept.products;
         self.restarts = kept.restarts;
         (self.checked, self.checks) = (kept.checked, kept.checks);
+        (self.unbroken, self.is_contracted) = (kept.unbroken, kept.is_contracted);
+        (self.asymmetry, self.known) = (kept.asymmetry, kept.known);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outcore_core::panels::cut;
 use outcore_core::{DType, MemorySplit, Order, Result, Session, Stage};
+use outcore_device::trim_heap;
 use outcore_engine::{Plan, Task};
 use outcore_kernels::RowCenters;
 use outcore_matrix::{Array, Operand, Output, convert};
@@ -43,6 +44,7 @@ impl Ordered {
         centers: &RowCenters,
     ) -> Result<Ordered> {
         let n = x.rows();
+        trim_heap();
         let _held = stage.reserve(NAME, 8 * n)?;
         let job = assign(session, Rows::Dense(x.clone()), centers.values(), None)?;
         let labels = stage.complete(job)?.labels;
@@ -50,6 +52,8 @@ impl Ordered {
         let of_order = stage.reserve(NAME, 4 * n)?;
         let (order, starts) = in_order_of(&labels, centers.count(), stage)?;
         drop((labels, of_order));
+        // The allocator keeps what labels took, beside what moves rows.
+        trim_heap();
         let by_rows = match x {
             Operand::Stored(array) if array.order() == Order::Row => array.clone(),
             _ => {
@@ -58,6 +62,7 @@ impl Ordered {
             }
         };
         let rows = stage.complete(by_rows.take_within(session, &order, Output::Scratch)?)?;
+        trim_heap();
         Ok(Ordered {
             rows,
             numbers: stored(session, stage, order)?,
