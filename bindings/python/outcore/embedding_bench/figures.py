@@ -330,7 +330,7 @@ def _grouped(axes: Axes, pairs: list[tuple[dict[str, Any], float]], traces: list
 
 def figure11(results: Results, baseline: str = "pages", mode: str = "map", model: str | None = None) -> Figure:
     """Figure 11: how many times as fast as a baseline a mode is, for a model whose rows are of other sizes (tables hold float32,
-    so what the paper quantises is a size of rows), or whose look-ups or tables are more or fewer; default the first model that has
+    so what the paper quantises is a size of rows), or whose look-ups or tables are more or fewer; default the first model with
     other shapes. See `ModelSpec.varied`."""
     all_pairs = _paired(results, baseline, mode)
     if model is None:
