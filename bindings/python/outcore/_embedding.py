@@ -260,7 +260,8 @@ class Table:
             How quantized rows in a matrix of uint8 are stored: `"int8"` or `"int4"` with scale and bias (float16) before the
             codes, `"int8_scale_last"`, `"int4_scale_last"` behind them, `"int8_scale_last_f32"` (float32), as FBGEMM stores them.
         cache : int or str, optional
-            Memory for rows, of the session's budget: `"256MiB"`. Default: an eighth of the budget.
+            Memory for rows, of the session's budget: `"256MiB"`. Default: an eighth of the budget, or what all rows take if that
+            is less.
         policy : {"s3-fifo", "lru"}
             Which rows stay in memory.
         reading : int or str, optional

@@ -69,6 +69,7 @@ def pack(
     session = session or default_session()
     rows = _Rows.of(source, tensor, session)
     encoding, name = encoding or rows.encoding, full_path(path)
+    encoding = SHORT.get(encoding, encoding)
     slots, replicas = _placed(placement)
     order: Order = range(rows.count) if slots is None else np.argsort(slots, kind="stable")
     if slots is None or replicas is None:
@@ -80,6 +81,10 @@ def pack(
         order = np.concatenate([np.asarray(order), replicas[replicas >= 0]])
     _write(writer, rows, order, encoding)
     return Table.open(path, session=session)
+
+
+SHORT = {"int8": "int8_scale_first", "int4": "int4_scale_first"}
+"""Encodings that have a shorter name."""
 
 
 def _placed(placement: Any) -> tuple[npt.NDArray[np.uint32] | None, npt.NDArray[np.int64] | None]:
@@ -209,7 +214,8 @@ def _write(writer: _native.RowWriter, rows: _Rows, order: Order, encoding: str) 
 def _write_file(path: str, head: bytes, kind: np.dtype[Any], rows: _Rows) -> None:
     with open(path, "wb") as file:
         # What has no room is refused before the first byte.
-        os.posix_fallocate(file.fileno(), 0, len(head) + rows.count * rows.dim * kind.itemsize)
+        if size := len(head) + rows.count * rows.dim * kind.itemsize:
+            os.posix_fallocate(file.fileno(), 0, size)
         file.write(head)
         for first in range(0, rows.count, rows.at_once):
             numbers = np.arange(first, min(first + rows.at_once, rows.count))
@@ -227,7 +233,8 @@ def _write_checkpoint(path: str, tensor: str, kind: np.dtype[Any], rows: _Rows, 
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         beside = os.path.join(folder, "rows")
         _write_file(beside, b"", kind, rows)
-        mapped = torch.from_file(beside, size=rows.count * rows.dim, dtype=getattr(torch, kind.name))
+        size, dtype = rows.count * rows.dim, getattr(torch, kind.name)
+        mapped = torch.from_file(beside, size=size, dtype=dtype) if size else torch.empty(0, dtype=dtype)
         torch.save({tensor: mapped.view(rows.count, rows.dim)}, path)
         del mapped
     with open(path, "rb") as file:

@@ -613,6 +613,21 @@ def test_a_table_is_reopened_in_a_child(table: Table, weight: np.ndarray) -> Non
     same(pickle.loads(pickle.dumps(table))[4], weight[4])
 
 
+def test_quantized_rows_are_packed_as_they_are(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    small = embedding.pack(weight, tmp_path / "small", "int8", session=session)
+    embedding.pack(small, tmp_path / "again", "int8", session=session)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "small").read_bytes()
+
+
+def test_many_small_tables_are_open_at_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.zeros((1000, 16), np.float32))
+    with oc.Session(memory="128MiB", scratch=tmp_path, allow_tmpfs_scratch=True) as session:
+        tables = [Table.open(tmp_path / "t.npy", session=session) for _ in range(30)]
+        for table in tables:
+            table[np.arange(1000)]
+            assert table.statistics.cached_rows == 1000
+
+
 def test_memory_is_reserved_when_a_table_is_opened(tmp_path: Path, weight: np.ndarray, session: oc.Session) -> None:
     np.save(tmp_path / "t.npy", weight)
     with pytest.raises(errors.OverBudgetError, match="rows of tables in memory"):

@@ -48,8 +48,8 @@ const HELD_BYTES: u64 = 4096;
 /// How tables are served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Serving {
-    /// Bytes for rows in memory, with their tables; `None` for an eighth of the session's budget. Several
-    /// tables divide them by what it saves, again and again.
+    /// Bytes for rows in memory, with their tables; `None` for an eighth of the session's budget, or what all
+    /// rows take if that is less. Several tables divide them by what it saves, again and again.
     pub cache_bytes: Option<u64>,
     /// Which rows stay.
     pub policy: PolicyKind,
@@ -118,6 +118,9 @@ pub struct Statistics {
     pub cache_rows: u64,
 }
 
+/// Bytes beside those of rows, so that a cache of all of them has room for their tables, and a look-up for what it holds.
+const SLACK_BYTES: u64 = 1 << 20;
+
 impl TableSet {
     /// Serves tables with memory of the session, which is reserved now.
     ///
@@ -141,9 +144,19 @@ impl TableSet {
     /// [`Error::OverBudget`]; [`Error::Value`] for no readers.
     pub fn new(session: &Session, tables: Vec<Table>, serving: Serving) -> Result<TableSet> {
         let split = MemorySplit::new(session);
-        let cache_bytes = serving.cache_bytes.unwrap_or(split.kept_rows_bytes());
+        // Small tables take no more than they have a use for, so that there may be many sets.
+        let all_rows = tables.iter().fold(0u64, |all, table| {
+            let cost = RowCache::row_cost(table.record_bytes(), serving.policy);
+            let rows = table.rows().saturating_mul(cost) / 8 * 9;
+            all.saturating_add(rows).saturating_add(SLACK_BYTES)
+        });
+        let cache_bytes = serving.cache_bytes;
+        let cache_bytes = cache_bytes.unwrap_or(split.kept_rows_bytes().min(all_rows));
+        let stored = tables.iter().fold(SLACK_BYTES, |all, table| {
+            all.saturating_add(table.nbytes().saturating_mul(4))
+        });
         let reading_bytes = serving.reading_bytes;
-        let reading_bytes = reading_bytes.unwrap_or(split.looked_up_bytes(64 << 20));
+        let reading_bytes = reading_bytes.unwrap_or(split.looked_up_bytes(64 << 20).min(stored));
         let reading_bytes = reading_bytes.max(1 << 20);
         if serving.readers == 0 {
             return Err(Error::value("0 look-ups at a time"));
