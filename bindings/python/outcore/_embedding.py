@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
@@ -465,6 +465,8 @@ class TableSet:
             table._served.sources[table._number] if isinstance(table, Table) else _source(table, writable=writable)
             for table in listed
         ]
+        if writable:
+            sources = [replace(source, writable=True) for source in sources]
         served = _Served(session or default_session(), sources, _bytes(cache), policy, _bytes(reading), readers)
         self._served = served
         self._tables = [Table(served, number) for number in range(len(sources))]

@@ -67,7 +67,7 @@ def pack(
     Those of `Table.open`; ShapeError, ArgumentError, NoSpaceError.
     """
     session = session or default_session()
-    rows = _Rows.of(source, tensor, session)
+    rows = _Rows.of(source, tensor, session).within(session)
     encoding, name = encoding or rows.encoding, full_path(path)
     encoding = SHORT.get(encoding, encoding)
     slots, replicas = _placed(placement)
@@ -141,6 +141,7 @@ def create(
     """
     session = session or default_session()
     rows = _Rows.filled(source, init) if isinstance(source, tuple) else _Rows.of(source, tensor, session)
+    rows.within(session)
     encoding = "float32" if optimizer else rows.encoding
     writer = _native.RowWriter.versioned(session._inner, full_path(path), rows.count, rows.dim, encoding, optimizer)
     _write(writer, rows, range(rows.count), encoding)
@@ -168,7 +169,7 @@ def export(
         float32, float16 or bfloat16. Default: the table's, float32 for quantized rows.
     """
     session = session or default_session()
-    rows = _Rows.of(source, None, session)
+    rows = _Rows.of(source, None, session).within(session)
     assert rows.table is not None
     kind = _dtype(dtype) or rows.table.dtype
     name, ending = full_path(path), os.path.splitext(os.fsdecode(path))[1]
@@ -264,6 +265,7 @@ class _Rows:
     table: Table | None = None
     array: Any = None
     init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None = None
+    packed_bytes: int = PACKED_BYTES
 
     @classmethod
     def filled(cls, shape: tuple[int, int], init: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None) -> _Rows:
@@ -271,7 +273,12 @@ class _Rows:
 
     @property
     def at_once(self) -> int:
-        return max(PACKED_BYTES // (4 * self.dim), 1)
+        return max(self.packed_bytes // (4 * self.dim), 1)
+
+    def within(self, session: Session) -> _Rows:
+        """The same, with a part of the session's budget for what is in between."""
+        self.packed_bytes = min(PACKED_BYTES, int(session.info()["memory_bytes"]) // 16)
+        return self
 
     @classmethod
     def of(cls, source: Table | PathLike | Sequence[PathLike] | npt.NDArray[Any], tensor: str | None, session: Session) -> _Rows:

@@ -279,6 +279,14 @@ def test_a_row_that_several_calls_use_has_the_sum_of_their_gradients(is_turned: 
     np.testing.assert_array_equal(ours.table[:], theirs.weight.detach().numpy())
 
 
+def test_a_set_of_open_tables_is_writable_where_it_is_to_be(tmp_path: Path) -> None:
+    create((100, 4), tmp_path / "t")
+    reader = Table.open(tmp_path / "t")
+    assert not TableSet([reader])[0].writable
+    writers = TableSet([reader], writable=True)
+    assert writers[0].writable and writers[0].update([1], [[1] * 4]) and writers.commit() == {"0": 1}
+
+
 def test_a_maximum_is_refused_before_the_network_runs(tmp_path: Path) -> None:
     create(weights(), tmp_path / "t", "sgd")
     bag = EmbeddingBag(Table.open(tmp_path / "t", writable=True), "max")

@@ -18,6 +18,9 @@ const NO_SLOT: u32 = u32::MAX;
 /// More uses of a known slot than the policy of the unknown ones is told of.
 const USES_MAX: u8 = 4;
 
+/// Announcements whose memory is kept.
+const KEPT: usize = 1 << 12;
+
 /// A policy that is told of accesses before they happen.
 ///
 /// Times are the caller's: numbers of batches, or of single accesses.
@@ -169,6 +172,21 @@ impl<P: Policy> LookAhead<P> {
             let slots = &self.slots;
             self.farthest
                 .retain(|&(time, slot)| slots[slot as usize].next_use == time);
+        }
+        self.give_back();
+    }
+
+    /// Memory goes with the announcements that took it, but not in every round of some that come and go.
+    fn give_back(&mut self) {
+        let is_much = |capacity: usize, len: usize| capacity > 4 * len + KEPT;
+        if is_much(self.uses.capacity(), self.uses.len()) {
+            self.uses.shrink_to(2 * self.uses.len());
+        }
+        if is_much(self.keys.capacity(), self.keys.len()) {
+            self.keys.shrink_to(2 * self.keys.len());
+        }
+        if is_much(self.farthest.capacity(), self.farthest.len()) {
+            self.farthest.shrink_to(2 * self.farthest.len());
         }
     }
 
@@ -324,5 +342,19 @@ impl<P: Policy> Policy for LookAhead<P> {
         self.slots.truncate(slots as usize);
         self.farthest.retain(|&(_, slot)| slot < slots);
         self.unknown.resize(slots);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Lru;
+
+    #[test]
+    fn memory_of_announcements_goes_with_them() {
+        let mut policy = LookAhead::new(Lru::new(0));
+        (0..100_000).for_each(|key| policy.will_use(key, None, key / 1000));
+        policy.passed(1000);
+        assert!(policy.uses.capacity() + policy.keys.capacity() < 4 * KEPT);
     }
 }
