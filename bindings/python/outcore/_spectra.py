@@ -426,12 +426,22 @@ def found_vectors(session: Session, found: Any, count: int, dtype: np.dtype[Any]
     return Array._result(session, found)
 
 
+COPIED_BYTES = 4 << 20
+
+
 def components_of(session: Session, found: dict[str, Any]) -> Floats:
     """Right singular vectors in rows, by descending value, the entry of largest magnitude of each positive."""
-    vectors = found_vectors(session, found["right"], len(found["values"]), np.dtype(np.float64))
-    rows = np.asarray(vectors.numpy() if isinstance(vectors, Array) else vectors, np.float64).T[::-1]
-    largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
-    signed: Floats = np.ascontiguousarray(rows * np.where(largest < 0, -1.0, 1.0))
+    count = len(found["values"])
+    vectors = found_vectors(session, found["right"], count, np.dtype(np.float64))
+    features = vectors.shape[0]
+    signed: Floats = np.empty((count, features))
+    # Beside the result, some of the vectors' rows at a time.
+    step = max(1, COPIED_BYTES // (8 * max(count, 1)))
+    for first in range(0, features, step):
+        signed[:, first : first + step] = np.asarray(vectors[first : first + step]).T[::-1]
+    for row in signed:
+        if row[np.abs(row).argmax()] < 0:
+            np.negative(row, out=row)
     return signed
 
 
