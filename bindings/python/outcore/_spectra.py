@@ -435,10 +435,11 @@ def components_of(session: Session, found: dict[str, Any]) -> Floats:
     vectors = found_vectors(session, found["right"], count, np.dtype(np.float64))
     features = vectors.shape[0]
     signed: Floats = np.empty((count, features))
-    # Beside the result, some of the vectors' rows at a time.
-    step = max(1, COPIED_BYTES // (8 * max(count, 1)))
-    for first in range(0, features, step):
-        signed[:, first : first + step] = np.asarray(vectors[first : first + step]).T[::-1]
+    # Beside the result, some of the vectors at a time, which are columns.
+    step = max(1, COPIED_BYTES // (8 * max(features, 1)))
+    for first in range(0, count, step):
+        some = np.asarray(vectors[:, first : first + step])
+        signed[count - first - some.shape[1] : count - first] = some.T[::-1]
     for row in signed:
         if row[np.abs(row).argmax()] < 0:
             np.negative(row, out=row)
