@@ -28,9 +28,13 @@ pub(super) type Take<'a> = &'a mut dyn FnMut(Plan) -> Result<()>;
 ///         segments.group()?;
 ///         segments.plan().task(Task::new("one").flops(1));
 ///     }
-///     segments.may_end()
+///     segments.may_end()?;
+///     // Here it is to end.
+///     segments.split()?;
+///     segments.plan().task(Task::new("last").flops(1));
+///     Ok(())
 /// }, ())?;
-/// assert_eq!((job.explain()[0].tasks, job.explain()[0].flops), (3, 3));
+/// assert_eq!((job.explain()[0].tasks, job.explain()[0].flops), (4, 4));
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 pub struct Segments<'a> {

@@ -131,6 +131,24 @@ impl Stage {
 
     /// Runs a plan of very many tasks in segments, as [`Job::in_segments`]; the job is then done to `fraction`.
     ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_core::Job;
+    /// use outcore_engine::{Plan, Task};
+    ///
+    /// let job = Job::driven(&session, vec![], |stage, _| {
+    ///     stage.run_in_segments(Plan::new("many"), 1.0, |segments| {
+    ///         for _ in 0..10_000 {
+    ///             segments.plan().task(Task::new("one"));
+    ///             segments.may_end()?;
+    ///         }
+    ///         Ok(())
+    ///     })
+    /// })?;
+    /// job.run()?;
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`run`](Stage::run).
     pub fn run_in_segments(

@@ -89,6 +89,10 @@ impl SparseShape {
 /// assert_eq!((new.shape().entries, new.nbytes()), (3, 3 * 8 + 3 * 4));
 /// let (offsets, indices) = (new.offsets(&mut plan, 0..3), new.indices(&mut plan, 0..3));
 /// assert!(new.values(&mut plan, 0..3).is_none());
+/// // For plans that are made later.
+/// let arrays = new.arrays().clone();
+/// assert_eq!((arrays.shape().lines, arrays.offsets(&mut plan, 0..3)), (2, offsets));
+/// assert_eq!((arrays.indices(&mut plan, 0..3), arrays.values(&mut plan, 0..3)), (indices, None));
 /// plan.task(Task::new("all").write(offsets).write(indices).run(|cx| {
 ///     cx.blocks[0].slice_mut::<i64>().copy_from_slice(&[0, 2, 3]);
 ///     cx.blocks[1].slice_mut::<i32>().copy_from_slice(&[0, 2, 1]);
