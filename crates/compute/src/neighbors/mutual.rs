@@ -79,6 +79,11 @@ impl<S: Side> Join<S> {
         }))
     }
 
+    /// How many groups.
+    pub(super) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
     /// A plan for each group, one after another.
     pub(super) fn fill(&self, segments: &mut Segments<'_>, into: &Into) -> Result<()> {
         for (number, group) in self.groups.iter().enumerate() {

@@ -45,6 +45,7 @@ pub(super) fn arrays<S: Side>(
     let of = |target: &Target| (target.extent.clone(), target.array.layout());
     let into = Into::Arrays([of(&distances), of(&rows)]);
     let groups = Groups::of(session, side, options)?;
+    first.note("groups", groups.count());
     distances.both_in_segments(rows, session, first, move |segments| {
         groups.fill(segments, &into)
     })
@@ -99,6 +100,7 @@ pub(super) fn graph<S: Side>(
         Ok(())
     }));
     let groups = Groups::of(session, side, options)?;
+    first.note("groups", groups.count());
     let into = Into::Graph(new.arrays().clone());
     let make = move |segments: &mut Segments<'_>| groups.fill(segments, &into);
     Job::in_segments_then(session, first, make, move |stage| {
@@ -131,6 +133,13 @@ impl<S: Side> Groups<S> {
                 panels: side.panels(0),
             },
         })
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Groups::Apart { groups, .. } => groups.len(),
+            Groups::Mutual(join) => join.groups(),
+        }
     }
 
     /// What one group has found goes before the next begins.
