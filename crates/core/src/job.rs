@@ -831,6 +831,7 @@ impl<T> Drop for Running<T> {
         self.traces.keep(&self.session);
     }
 }
+
 /// A plan in segments that was looked at.
 struct Looked {
     /// The plan before it was filled, without its tasks.

@@ -23,7 +23,7 @@ pub(super) struct Kept {
     pub(super) is_contracted: bool,
     pub(super) asymmetry: f64,
     /// The wanted values when the check began.
-    pub(super) known: Vec<f64>,
+    pub(super) wanted_before: Vec<f64>,
     /// Rows of the operator as these columns see it.
     pub(super) seen: Vec<f64>,
 }
@@ -43,7 +43,7 @@ struct State {
     checks: usize,
     unbroken: usize,
     is_contracted: bool,
-    known: usize,
+    wanted_before: usize,
 }
 
 /// Where a search leaves how far it is.
@@ -77,11 +77,11 @@ impl Checkpoint {
             checks: kept.checks,
             unbroken: kept.unbroken,
             is_contracted: kept.is_contracted,
-            known: kept.known.len(),
+            wanted_before: kept.wanted_before.len(),
         };
         self.file.save(&state, |write| {
             write(bytemuck::bytes_of(&[kept.norm, kept.asymmetry]))?;
-            write(bytemuck::cast_slice(&kept.known))?;
+            write(bytemuck::cast_slice(&kept.wanted_before))?;
             write(bytemuck::cast_slice(&kept.seen))?;
             for first in (0..kept.columns).step_by(self.block) {
                 let columns = basis.columns(first..kept.columns.min(first + self.block), stage)?;
@@ -105,7 +105,7 @@ impl Checkpoint {
                 || state.rows != basis.rows()
                 || columns > basis.capacity()
                 || state.imaged > columns
-                || state.known > columns
+                || state.wanted_before > columns
             {
                 return Err(self.is_of_another(&format!(
                     "search, {}; this one is {}",
@@ -115,8 +115,8 @@ impl Checkpoint {
             let mut numbers = [0.0f64; 2];
             read(bytemuck::bytes_of_mut(&mut numbers))?;
             let [norm, asymmetry] = numbers;
-            let mut known = vec![0.0; state.known];
-            read(bytemuck::cast_slice_mut(&mut known))?;
+            let mut wanted_before = vec![0.0; state.wanted_before];
+            read(bytemuck::cast_slice_mut(&mut wanted_before))?;
             let mut seen = vec![0.0; columns * columns];
             read(bytemuck::cast_slice_mut(&mut seen))?;
             let mut values = vec![0.0; basis.rows()];
@@ -142,7 +142,7 @@ impl Checkpoint {
                 unbroken: state.unbroken,
                 is_contracted: state.is_contracted,
                 asymmetry,
-                known,
+                wanted_before,
                 seen,
             })
         })

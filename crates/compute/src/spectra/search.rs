@@ -121,7 +121,7 @@ pub(super) struct Search<'a, O> {
     unbroken: usize,
     is_contracted: bool,
     /// The wanted values when the newest check began.
-    known: Vec<f64>,
+    wanted_before: Vec<f64>,
     /// By how much an image was off what symmetry says, at most.
     asymmetry: f64,
 }
@@ -154,7 +154,7 @@ impl<'a, O: Operator> Search<'a, O> {
             checks: 0,
             unbroken: 0,
             is_contracted: false,
-            known: Vec::new(),
+            wanted_before: Vec::new(),
             asymmetry: 0.0,
         })
     }
@@ -244,8 +244,8 @@ impl<'a, O: Operator> Search<'a, O> {
     fn has_brought(&self, ritz: &Eigen<f64>, largest: f64) -> bool {
         let epsilon = self.operator.epsilon();
         let allowed = |value| self.course.accuracy.allowed(value, largest, epsilon);
-        (self.known.iter().zip(&ritz.values))
-            .any(|(known, value)| (known - value).abs() > 2.0 * allowed(*value))
+        (self.wanted_before.iter().zip(&ritz.values))
+            .any(|(before, value)| (before - value).abs() > 2.0 * allowed(*value))
     }
 
     /// The first block: the caller's vectors, if there are any, and noise.
@@ -496,7 +496,7 @@ impl<'a, O: Operator> Search<'a, O> {
         self.append(fresh, None, 0.0, stage)?;
         (self.checked, self.checks) = (Some(0), self.checks + 1);
         (self.unbroken, self.is_contracted) = (0, false);
-        self.known = ritz.values[..keep].to_vec();
+        self.wanted_before = ritz.values[..keep].to_vec();
         Ok(())
     }
 
@@ -588,7 +588,7 @@ impl<'a, O: Operator> Search<'a, O> {
             unbroken: self.unbroken,
             is_contracted: self.is_contracted,
             asymmetry: self.asymmetry,
-            known: self.known.clone(),
+            wanted_before: self.wanted_before.clone(),
             seen: (0..columns * columns)
                 .map(|at| self.seen[(at / columns, at % columns)])
                 .collect(),
@@ -607,6 +607,6 @@ impl<'a, O: Operator> Search<'a, O> {
         self.restarts = kept.restarts;
         (self.checked, self.checks) = (kept.checked, kept.checks);
         (self.unbroken, self.is_contracted) = (kept.unbroken, kept.is_contracted);
-        (self.asymmetry, self.known) = (kept.asymmetry, kept.known);
+        (self.asymmetry, self.wanted_before) = (kept.asymmetry, kept.wanted_before);
     }
 }
