@@ -98,6 +98,9 @@ def bench_knn(
         for word in (f"--{name}", str(options[name]))
     ]
 
+    # The labels of the same rows and queries, whatever the ranks.
+    labels: dict[tuple[int, int], str] = {}
+
     def runs(count: int, cores: int | None = None) -> list[dict[str, Any]]:
         factor = count if weak else 1
         own = replace(size, rows=size.rows * factor, queries=size.queries * factor)
@@ -105,13 +108,9 @@ def bench_knn(
         facts = {"workload": workload, "weak": weak, "skew": skew, "equal_slots": equal_slots, "seed": seed}
         case = {"train": train, "test": test, "neighbors": neighbors, "rate": rate, "latency_s": latency / 1000, "bind": bind}
         case |= {"loopback": loopback, "timeout_s": timeout, "cores": cores}
-        return _case(count, designs, times, memory, equal_slots, given, facts, results, not as_json, case)
+        return _case(count, designs, times, memory, equal_slots, given, facts, results, not as_json, case, labels)
 
     found = [one for count in ranks for one in runs(count)]
-    first: dict[Any, str] = {}
-    for one in found:
-        # Of the same rows and queries, whatever the ranks.
-        one["agrees"] &= one["labels_sha256"] == first.setdefault((one["rows"], one["queries"]), one["labels_sha256"])
     told = _told(found)
     predicted = []
     if simulate is not None:
@@ -137,6 +136,7 @@ def _case(
     results: str | None,
     tell: bool,
     case: dict[str, Any],
+    labels: dict[tuple[int, int], str],
 ) -> list[dict[str, Any]]:
     """All designs on a number of ranks, in turn."""
     import contextlib
@@ -169,7 +169,7 @@ def _case(
                     left.remove(design)
                     continue
                 one |= {**facts, "time": time, "memory": own}
-                one["agrees"] = not found or one["labels_sha256"] == found[0]["labels_sha256"]
+                one["agrees"] = one["labels_sha256"] == labels.setdefault((one["rows"], one["queries"]), one["labels_sha256"])
                 found.append(one)
                 if tell:
                     _line(one)

@@ -638,6 +638,14 @@ def test_memory_is_reserved_when_a_table_is_opened(tmp_path: Path, weight: np.nd
     read = kept.statistics.units_read
     same(kept[np.arange(50)], weight[:50])
     assert kept.statistics.units_read == read and 0 < kept.statistics.hit_rate < 1
+    # Another table's rows take their place.
+    np.save(tmp_path / "next.npy", -weight)
+    kept.replace(tmp_path / "next.npy")
+    read = kept.statistics.units_read
+    kept[np.arange(50, ROWS)]
+    read_of_others = kept.statistics.units_read - read
+    same(kept[np.arange(50)], -weight[:50])
+    assert kept.statistics.units_read == read + read_of_others
     none = Table.open(tmp_path / "t.npy", cache=0, session=session)
     same(none[[1, 1, 2]], weight[[1, 1, 2]])
     assert none.statistics.cache_rows == 0

@@ -400,9 +400,13 @@ fn state_regions(plan: &mut Plan, sought: impl Iterator<Item = Sought>) -> Vec<R
 /// for rows that pass by. However little that is, some queries do.
 fn staying(session: &Session, task_bytes: u64, held_bytes: u64) -> MemorySplit {
     let split = MemorySplit::new(session);
-    let held = session.threads() as u64 * task_bytes + held_bytes;
-    let staying = split.hold(held).staying();
+    let staying = beside(session, task_bytes, held_bytes).staying();
     MemorySplit::of(staying.left().max(split.compared_bytes()))
+}
+
+fn beside(session: &Session, task_bytes: u64, held_bytes: u64) -> MemorySplit {
+    let held = session.threads() as u64 * task_bytes + held_bytes;
+    MemorySplit::new(session).hold(held)
 }
 
 /// What each query of a block wants.
@@ -449,6 +453,13 @@ impl Sought {
             nearest.fill(Neighbor::NONE);
         }
         nearest
+    }
+
+    /// How far the last neighbour of each query is, as distances are compared.
+    fn limits(&self, state: &Block) -> Vec<f64> {
+        let nearest = state.slice::<Neighbor>();
+        let lists = nearest.chunks_exact(nearest.len() / self.queries.max(1));
+        lists.map(|list| list[list.len() - 1].distance).collect()
     }
 
     /// The pairs so far, behind their number and the number of each query.

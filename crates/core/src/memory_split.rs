@@ -52,8 +52,17 @@ impl MemorySplit {
     /// Half of what is left for blocks that stay, where others pass by: the engine keeps a twelfth for
     /// scratch, and a sixteenth for shared sectors.
     pub fn staying(&self) -> MemorySplit {
+        MemorySplit::of(self.movable() / 2)
+    }
+
+    /// Three quarters of it, where what passes by is small.
+    pub fn mostly_staying(&self) -> MemorySplit {
+        MemorySplit::of(self.movable() / 4 * 3)
+    }
+
+    fn movable(&self) -> u64 {
         let kept = self.budget / 12 + self.budget / 16;
-        MemorySplit::of(self.left().saturating_sub(kept) / 2)
+        self.left().saturating_sub(kept)
     }
 
     /// A third of what is left, for what passes by where the rest is held in parts.

@@ -11,7 +11,7 @@ use crate::table::Table;
 impl TableSet {
     /// Has look-ups that begin from now on use another table of the same shape under this number; those that
     /// go on finish with the one that they began with. Rows that both versions of one table have alike
-    /// stay in memory.
+    /// stay in memory, and those that are to stay whatever comes are read anew.
     ///
     /// ```
     /// # use outcore_core::{Session, Settings};
@@ -60,18 +60,23 @@ impl TableSet {
     /// # Errors
     /// As [`replace`](TableSet::replace); no table is replaced then.
     pub fn replace_all(&self, tables: Vec<(usize, Table)>) -> Result<()> {
+        let numbers: Vec<usize> = tables.iter().map(|(number, _)| *number).collect();
+        let mut to_stay = Vec::new();
         self.inner.service.replace(tables, check, |before, table| {
             let id = self.inner.ids.fetch_add(1, Ordering::Relaxed);
-            before
-                .cache
-                .changed()
-                .serve(id, &|row| table.has_same(&before.table, row));
+            let is_same = |row| table.has_same(&before.table, row);
+            to_stay.push(before.cache.changed().serve(id, &is_same));
             Served {
                 id,
                 table,
                 ..before.clone()
             }
-        })
+        })?;
+        for (number, rows) in numbers.into_iter().zip(to_stay) {
+            // One that cannot be read fails the look-ups that want it.
+            let _ = self.keep(number, &rows, &mut || true);
+        }
+        Ok(())
     }
 }
 

@@ -359,8 +359,10 @@ impl RowCache {
         self.pinned -= u32::from(before != 0 && !self.is_hot[slot as usize]);
     }
 
-    /// Has rows of this table from now on: those that it has now and that are the same there.
-    pub(crate) fn serve(&mut self, served: u32, is_same: &dyn Fn(u64) -> bool) {
+    /// Has rows of this table from now on: those that it has now and that are the same there. Those that
+    /// were to stay and are not the same.
+    pub(crate) fn serve(&mut self, served: u32, is_same: &dyn Fn(u64) -> bool) -> Vec<u64> {
+        let mut to_stay = Vec::new();
         self.served = served;
         self.epoch += 1;
         for slot in 0..self.rows.len() {
@@ -368,12 +370,15 @@ impl RowCache {
             if row != NO_ROW && !is_same(row) {
                 self.index.remove(row, &self.rows);
                 self.rows[slot] = NO_ROW;
-                self.is_hot[slot] = false;
+                if std::mem::take(&mut self.is_hot[slot]) {
+                    to_stay.push(row);
+                }
                 self.policy.removed(slot as u32);
                 self.vacant.push(slot as u32);
             }
         }
         self.count_pinned();
+        to_stay
     }
 
     /// A row is going to be used at this time.
@@ -639,7 +644,8 @@ mod tests {
     fn another_table_keeps_what_is_the_same() {
         let mut cache = cache(64, PolicyKind::Lru);
         (0..40).for_each(|row| cache.insert(row, &bytes_of(row)));
-        cache.serve(1, &|row| row % 2 == 0);
+        assert!((0..3).all(|row| cache.keep(row)));
+        assert_eq!(cache.serve(1, &|row| row % 2 == 0), [1]);
         assert!(cache.is_of(1) && !cache.is_of(0));
         let found = check(&cache);
         assert_eq!(found.len(), 20);

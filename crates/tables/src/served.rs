@@ -104,7 +104,7 @@ impl Service {
         &self,
         new: Vec<(usize, Table)>,
         check: impl Fn(&Table, &Table) -> Result<()>,
-        serve: impl Fn(&Served, Table) -> Served,
+        mut serve: impl FnMut(&Served, Table) -> Served,
     ) -> Result<()> {
         let mut tables = self.tables.locked();
         for (number, table) in &new {

@@ -169,25 +169,27 @@ impl Table {
     }
 
     fn open_packed(session: &Session, path: &Path) -> Result<Table> {
-        let (object, file) = (path.display().to_string(), session.file(path, false)?);
-        let reader = FileReader::open(session, path)?;
-        let head = start_of(&reader, PAGE_BYTES as u64)?;
-        let layout = TableLayout::parse(&object, &head, reader.len())?;
-        let (offset, bytes) = layout.placement();
-        let slots = match bytes {
-            0 => None,
-            _ => {
-                let what = format!("the placement of {object}");
-                let of_replicas = layout.replica_slots().1 * Slots::REPLICA_BYTES;
-                let held = 4 * layout.header.rows + of_replicas;
-                let held = session.engine().reserve(&what, held)?;
-                // Its bytes, and a flag for each slot, while they are checked.
-                let _stored = session.engine().reserve(&what, bytes + bytes / 4)?;
-                let mut stored = vec![0; bytes as usize];
-                reader.read(&[offset], stored.len(), &mut stored, || true)?;
-                Some((packed::parse_placement(&object, &stored, &layout)?, held))
+        let object = path.display().to_string();
+        let read = || {
+            let reader = FileReader::open(session, path)?;
+            let head = start_of(&reader, PAGE_BYTES as u64)?;
+            let layout = TableLayout::parse(&object, &head, reader.len())?;
+            let (offset, bytes) = layout.placement();
+            if bytes == 0 {
+                return Ok((layout, None));
             }
+            let what = format!("the placement of {object}");
+            let of_replicas = layout.replica_slots().1 * Slots::REPLICA_BYTES;
+            let held = 4 * layout.header.rows + of_replicas;
+            let held = session.engine().reserve(&what, held)?;
+            // Its bytes, and a flag for each slot, while they are checked.
+            let _stored = session.engine().reserve(&what, bytes + bytes / 4)?;
+            let mut stored = vec![0; bytes as usize];
+            reader.read(&[offset], stored.len(), &mut stored, || true)?;
+            let slots = packed::parse_placement(&object, &stored, &layout)?;
+            Ok((layout, Some((slots, held))))
         };
+        let (file, (layout, slots)) = of_one_file(session, path, read)?;
         let inner = Inner {
             name: object,
             rows: layout.header.rows,
@@ -275,7 +277,7 @@ impl Table {
             let shard = Shard {
                 first_row: rows,
                 rows: matrix.rows,
-                file: session.file(&matrix.path, false)?,
+                file: matrix.file,
                 offset: matrix.offset,
             };
             rows += matrix.rows;
@@ -461,7 +463,7 @@ impl Table {
 struct StoredMatrix {
     /// For messages and for the order of those of one index.
     name: String,
-    path: PathBuf,
+    file: Arc<StoredFile>,
     dtype: DType,
     rows: u64,
     cols: u64,
@@ -487,14 +489,15 @@ fn matrices_at(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<
     if is_index(path) {
         return matrices_of_index(session, path, opening);
     }
-    match read_head(path, &object)? {
+    let (file, head) = of_one_file(session, path, || Ok(read_head(path, &object)?))?;
+    match head {
         Some(dense) => {
             let is_matrix =
                 dense.shape.len() == 2 && (dense.order == Order::Row || dense.cols == 1);
             match is_matrix && dense.is_compact() {
                 true => Ok(vec![StoredMatrix {
                     name: object,
-                    path: path.to_owned(),
+                    file,
                     dtype: dense.dtype,
                     rows: dense.rows,
                     cols: dense.cols,
@@ -517,7 +520,7 @@ fn matrices_at(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<
         }
         None => {
             let tensors = tensors_of(session, path)?;
-            chosen(&object, path, tensors, opening)
+            chosen(&object, tensors, opening)
         }
     }
 }
@@ -597,19 +600,44 @@ fn matrices_of_index(
             ..opening.clone()
         };
         let is_wanted = opening.tensor.is_some();
-        let tensors = tensors_of(session, &file)?;
+        let (stored, tensors) = tensors_of(session, &file)?;
         // Without a name, vectors and scalars are not meant.
         let is_matrix = tensors
             .iter()
             .any(|tensor| tensor.name == *name && tensor.shape.len() == 2);
         if is_wanted || is_matrix {
-            matrices.extend(chosen(&file.display().to_string(), &file, tensors, &exact)?);
+            let object = file.display().to_string();
+            matrices.extend(chosen(&object, (stored, tensors), &exact)?);
         }
     }
     Ok(matrices)
 }
 
-fn tensors_of(session: &Session, path: &Path) -> Result<Vec<Tensor>> {
+/// What is read of a file, which is the one that rows are going to be read from: it may be replaced
+/// while it is opened.
+///
+/// # Errors
+/// [`Error::Failed`] where it was.
+fn of_one_file<R>(
+    session: &Session,
+    path: &Path,
+    read: impl FnOnce() -> Result<R>,
+) -> Result<(Arc<StoredFile>, R)> {
+    let file = session.file(path, false)?;
+    let read = read()?;
+    match Arc::ptr_eq(&file, &session.file(path, false)?) {
+        true => Ok((file, read)),
+        false => Err(Error::Failed {
+            what: format!("{} was replaced while it was opened", path.display()),
+        }),
+    }
+}
+
+fn tensors_of(session: &Session, path: &Path) -> Result<(Arc<StoredFile>, Vec<Tensor>)> {
+    of_one_file(session, path, || tensors_in(session, path))
+}
+
+fn tensors_in(session: &Session, path: &Path) -> Result<Vec<Tensor>> {
     let object = path.display().to_string();
     let reader = FileReader::open(session, path)?;
     let head = start_of(&reader, 8)?;
@@ -674,8 +702,7 @@ fn whole(object: &str, reader: &FileReader, tensors: Vec<Tensor>) -> Result<Vec<
 /// The tensors of a file that are meant.
 fn chosen(
     object: &str,
-    path: &Path,
-    tensors: Vec<Tensor>,
+    (file, tensors): (Arc<StoredFile>, Vec<Tensor>),
     opening: &Opening,
 ) -> Result<Vec<StoredMatrix>> {
     let mut found: Vec<Tensor> = match &opening.tensor {
@@ -715,11 +742,11 @@ fn chosen(
     }
     found
         .into_iter()
-        .map(|tensor| matrix_of(object, path, &tensor))
+        .map(|tensor| matrix_of(object, &file, &tensor))
         .collect()
 }
 
-fn matrix_of(object: &str, path: &Path, tensor: &Tensor) -> Result<StoredMatrix> {
+fn matrix_of(object: &str, file: &Arc<StoredFile>, tensor: &Tensor) -> Result<StoredMatrix> {
     let name = format!("{object}, tensor {}", tensor.name);
     let &[rows, cols] = tensor.shape.as_slice() else {
         return Err(unsupported(
@@ -732,7 +759,7 @@ fn matrix_of(object: &str, path: &Path, tensor: &Tensor) -> Result<StoredMatrix>
         .ok_or_else(|| unsupported(&name, format!("elements of type {}", tensor.dtype)))?;
     Ok(StoredMatrix {
         name,
-        path: path.to_owned(),
+        file: Arc::clone(file),
         dtype,
         rows,
         cols,

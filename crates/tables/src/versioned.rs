@@ -102,7 +102,7 @@ impl Versioned {
         };
         let opened = FileDevice::open(&version.pages_path(), mode);
         let device = opened.map_err(|error| Error::of_io(object.clone(), error.source))?;
-        let facts = std::fs::metadata(version.pages_path());
+        let facts = device.file().metadata();
         let facts = facts.map_err(|error| Error::of_io(object.clone(), error))?;
         let places = map.iter().max().map_or(0, |place| u64::from(*place) + 1);
         let (expected, actual) = (places * version.page_bytes, facts.len());

@@ -33,7 +33,7 @@ use outcore_kernels::{KnownBlock, Metric, Neighbor, Real, RowCenters};
 use outcore_matrix::{Array, Layout, Operand};
 
 use self::ordered::Ordered;
-use super::dense::DenseSearch;
+use super::dense::{DenseSearch, Seekers};
 use super::nearest::{Into, NAME, targets};
 use super::{
     NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Wanted, check_nearest, groups,
@@ -43,8 +43,8 @@ use crate::pass::Rows;
 
 /// Rows of a block, at most: the fewer, the more of them can be left out.
 const BLOCK_ROWS: u64 = 4096;
-/// Queries that meet a block together, at most.
-const BLOCK_QUERIES: u64 = 512;
+/// Queries of a task, at most.
+const BLOCK_QUERIES: u64 = 4096;
 
 /// The k nearest rows to each query by Euclidean distance, as [`nearest_rows`] finds them, where rows
 /// are in clusters: rows and queries are put in the order of the centre that is nearest to each, and
@@ -250,10 +250,10 @@ impl<T: Real> Search<T> {
     /// Queries that meet blocks together.
     fn groups(&self) -> Vec<Vec<CenterRows>> {
         let row_bytes = self.queries.rows.cols() * size_of::<T>() as u64;
-        // Neighbours, and the results that they become.
-        let each = row_bytes + 3 * self.options.k * NEIGHBOR_BYTES;
-        let most = self.side.staying(self.held.bytes()).left();
-        let parts = parts(&self.queries, (most / 8 / each).clamp(1, BLOCK_QUERIES));
+        // What they find; results are written in their place.
+        let each = row_bytes + self.options.k * NEIGHBOR_BYTES;
+        let most = self.side.beside(self.held.bytes()).mostly_staying().left();
+        let parts = parts(&self.queries, (most / 32 / each).clamp(1, BLOCK_QUERIES));
         let with_bytes = parts.into_iter().map(|part| {
             let bytes = each * (part.rows.end - part.rows.start) + self.blocks.len() as u64;
             (part, bytes)
@@ -377,7 +377,9 @@ impl<T: Real> Search<T> {
                     let plan = segments.plan();
                     let list = self.list(plan, queries);
                     let sought = self.sought(queries, false);
-                    let task = (self.side).compare(plan, &queries.rows, &rows.rows, sought);
+                    let (both, seekers) =
+                        ([&queries.rows, &rows.rows], self.seekers(queries, block));
+                    let task = (self.side).compare_seekers(plan, both, sought, Some(seekers));
                     plan.task(task.update(list));
                     segments.may_end()?;
                 }
@@ -392,6 +394,16 @@ impl<T: Real> Search<T> {
             into.put(plan, queries.rows.clone(), sought, list);
         }
         Ok(())
+    }
+
+    /// Which of some queries look for rows of a block, by what they have found until then.
+    fn seekers(&self, queries: &CenterRows, block: usize) -> Seekers<T> {
+        let (center, centers, known) = (
+            queries.center,
+            Arc::clone(&self.centers),
+            Arc::clone(&self.known),
+        );
+        Box::new(move |queries, limits| centers.seekers(&known[block], center, queries, limits))
     }
 
     /// Rows of the results in the order of the queries.

@@ -12,7 +12,7 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, MatRef, NeighborTile, NumberedRows, Numbers, Real};
 use outcore_matrix::{Array, Operand, Tile};
 
-use super::{Side, Sought, Wanted, staying};
+use super::{Side, Sought, Wanted, beside, staying};
 
 /// Queries of a task: products of 512 with a panel take some 30 ms. Where there are many, tasks are
 /// longer, so that a plan has fewer.
@@ -107,10 +107,7 @@ impl<T: Real> Side for DenseSearch<T> {
     }
 
     fn staying(&self, held_bytes: u64) -> MemorySplit {
-        let tile = self.tile(TILE_QUERIES);
-        let held = tile.held_bytes::<T>(self.rows.cols() as usize, self.session.blas());
-        let task_bytes = (tile.scratch() * size_of::<T>() + held) as u64;
-        staying(&self.session, task_bytes, held_bytes)
+        staying(&self.session, self.task_bytes(), held_bytes)
     }
 
     fn blocks(&self, bytes_beside: u64) -> Vec<(Range<u64>, u64)> {
@@ -181,6 +178,32 @@ impl<T: Real> Side for DenseSearch<T> {
         rows: &Range<u64>,
         sought: Sought,
     ) -> Task {
+        self.compare_seekers(plan, [queries, rows], sought, None)
+    }
+}
+
+impl<T: Real> DenseSearch<T> {
+    /// What is left of the budget, beside what tasks take and this.
+    pub(super) fn beside(&self, held_bytes: u64) -> MemorySplit {
+        beside(&self.session, self.task_bytes(), held_bytes)
+    }
+
+    /// What a task takes beside its blocks.
+    fn task_bytes(&self) -> u64 {
+        let tile = self.tile(TILE_QUERIES);
+        let held = tile.held_bytes::<T>(self.rows.cols() as usize, self.session.blas());
+        (tile.scratch() * size_of::<T>() + held) as u64
+    }
+
+    /// A task that compares rows with queries, of those that look for their nearest only with those
+    /// that `seekers` tells.
+    pub(super) fn compare_seekers(
+        &self,
+        plan: &mut Plan,
+        [queries, rows]: [&Range<u64>; 2],
+        sought: Sought,
+        seekers: Option<Seekers<T>>,
+    ) -> Task {
         let sides = [
             self.side_rows(plan, 0, queries),
             self.side_rows(plan, 1, rows),
@@ -192,6 +215,11 @@ impl<T: Real> Side for DenseSearch<T> {
             leaves_out_itself: self.of_themselves,
             tile,
             blas: blas.clone(),
+            seekers,
+        };
+        let gathered = match &compare.seekers {
+            Some(_) => kernels::gathered_bytes::<T>(m, d),
+            None => 0,
         };
         let numbers = sides.iter().filter_map(|side| side.numbers);
         let task = Task::new("compare")
@@ -201,8 +229,8 @@ impl<T: Real> Side for DenseSearch<T> {
             .fold(task, Task::read)
             .flops(kernels::gemm_flops(m, n, d))
             .scratch(tile.scratch() * size_of::<T>())
-            .held(tile.held_bytes::<T>(d, &blas) + 8 * (m + n))
-            .run(move |cx| compare.run::<T>(&sides, cx))
+            .held(tile.held_bytes::<T>(d, &blas) + 8 * (m + n) + gathered)
+            .run(move |cx| compare.run(&sides, cx))
     }
 }
 
@@ -277,16 +305,22 @@ fn meet<T: Real>(
     )?)
 }
 
+/// Which of some queries may find what they seek, by their rows and how far off their last neighbours
+/// are.
+pub(super) type Seekers<T> =
+    Box<dyn Fn(MatRef<'_, T>, &[f64]) -> std::result::Result<Vec<usize>, kernels::Error> + Send>;
+
 /// How blocks are compared.
-struct Compare {
+struct Compare<T> {
     sought: Sought,
     leaves_out_itself: bool,
     tile: NeighborTile,
     blas: Blas,
+    seekers: Option<Seekers<T>>,
 }
 
-impl Compare {
-    fn run<T: Real>(
+impl<T: Real> Compare<T> {
+    fn run(
         &self,
         sides: &[SideRows; 2],
         cx: &mut Context<'_>,
@@ -305,6 +339,13 @@ impl Compare {
                 Numbers::Listed(block.slice::<u64>())
             })
         });
+        let seekers = match &self.seekers {
+            None => None,
+            Some(seekers) => Some(seekers(views[0], &self.sought.limits(state))?),
+        };
+        if seekers.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
         let squares = [sides[0].squares(views[0])?, sides[1].squares(views[1])?];
         let [queries, rows] = [0, 1].map(|side: usize| NumberedRows {
             values: views[side],
@@ -315,8 +356,9 @@ impl Compare {
         let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]);
         let stop = || cx.cancelled.load(Ordering::Relaxed);
         let (itself, tile) = (self.leaves_out_itself, self.tile);
-        Ok(match self.sought.wanted {
-            Wanted::Nearest(_) => kernels::add_neighbors(
+        Ok(match (self.sought.wanted, &seekers) {
+            (Wanted::Nearest(_), Some(seekers)) => kernels::add_neighbors_of(
+                seekers,
                 self.sought.nearest(state),
                 self.sought.metric,
                 queries,
@@ -327,7 +369,18 @@ impl Compare {
                 &self.blas,
                 &stop,
             ),
-            Wanted::Within { .. } => kernels::add_within(
+            (Wanted::Nearest(_), None) => kernels::add_neighbors(
+                self.sought.nearest(state),
+                self.sought.metric,
+                queries,
+                rows,
+                itself,
+                tile,
+                scratch,
+                &self.blas,
+                &stop,
+            ),
+            (Wanted::Within { .. }, _) => kernels::add_within(
                 &mut self.sought.within(state),
                 queries,
                 rows,

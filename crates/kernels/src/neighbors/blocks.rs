@@ -192,19 +192,69 @@ impl RowCenters {
             let limits = &limits[part.clone()];
             let rows = from.rows(queries.subrows(part.start, part.len()), blas)?;
             for ((square, products), limit) in rows.zip(limits) {
-                let limit = limit * (1.0 + slack);
                 for (mark, block) in marks.iter_mut().zip(blocks) {
                     if *mark == 0 {
                         let to = block.center;
-                        let least = block.least(center, [square, apart[to], products[to]], slack);
-                        // What is not a number may be anything.
-                        let is_beyond = least > 0.0 && least * least * (1.0 - slack) > limit;
+                        let is_beyond = block.is_beyond(
+                            center,
+                            [square, apart[to], products[to]],
+                            slack,
+                            *limit,
+                        );
                         *mark = u8::from(!is_beyond);
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Which of some queries may have a row of a block as near as their limits, which are squares of
+    /// distances; the queries are near `center`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn seekers<T: Real>(
+        &self,
+        block: &KnownBlock,
+        center: usize,
+        queries: MatRef<'_, T>,
+        limits: &[f64],
+    ) -> Result<Vec<usize>, Error> {
+        let d = self.width;
+        let is_known = center.max(block.center) < self.count;
+        if !is_known || queries.shape() != (limits.len(), d) {
+            return Err(Error::shape(
+                "seekers",
+                &[
+                    ("centers", &(self.count, d)),
+                    ("queries", &queries.shape()),
+                    ("limits", &limits.len()),
+                ],
+            ));
+        }
+        let slack = self.slack();
+        let [from, to] = [center, block.center].map(|center| &self.values[center * d..][..d]);
+        let way: Vec<f64> = to.iter().zip(from).map(|(to, from)| to - from).collect();
+        let apart = way.iter().map(|x| x * x).sum();
+        let mut seekers = Vec::new();
+        for part in parts(limits.len()) {
+            let queries = queries.subrows(part.start, part.len());
+            // What each has of a square and a product, from all columns.
+            let mut sums = [[0.0; 2]; PART];
+            for (column, (way, from)) in queries.col_iter().zip(way.iter().zip(from)) {
+                for ([square, product], x) in sums.iter_mut().zip(column.iter()) {
+                    let x = x.f64() - from;
+                    *square += x * x;
+                    *product += x * way;
+                }
+            }
+            seekers.extend(part.zip(&sums).filter_map(|(query, [square, product])| {
+                let of = [*square, apart, *product];
+                (!block.is_beyond(center, of, slack, limits[query])).then_some(query)
+            }));
+        }
+        Ok(seekers)
     }
 
     /// Of sums of d terms, each of a difference: more than all roundings of one together.
@@ -244,6 +294,13 @@ impl RowCenters {
 }
 
 impl KnownBlock {
+    /// Whether no row of it is within the limit of such a query, the square of a distance.
+    fn is_beyond(&self, center: usize, query: [f64; 3], slack: f64, limit: f64) -> bool {
+        let least = self.least(center, query, slack);
+        // What is not a number may be anything.
+        least > 0.0 && least * least * (1.0 - slack) > limit * (1.0 + slack)
+    }
+
     /// How near a row of it may be to a query that is near another centre: of that query |q - a|^2,
     /// |b - a|^2, and the product of the two.
     fn least(&self, center: usize, [square, apart, product]: [f64; 3], slack: f64) -> f64 {
@@ -369,8 +426,12 @@ mod tests {
                 let seen = view(&q, queries, d, d, 1).unwrap();
                 around.may_hold(&mut marks, &blocks, center, seen, &limits, scratch, &Blas::Builtin, &stop).unwrap();
                 for (block, mark) in marks.iter().enumerate() {
-                    let holds = (0..queries).any(|query| nearest(query, &all[block]) <= limits[query]);
-                    prop_assert!(*mark == 1 || !holds, "block {block} of queries near {center}");
+                    let holds: Vec<usize> = (0..queries)
+                        .filter(|query| nearest(*query, &all[block]) <= limits[*query])
+                        .collect();
+                    prop_assert!(*mark == 1 || holds.is_empty(), "block {block} of queries near {center}");
+                    let seekers = around.seekers(&blocks[block], center, seen, &limits).unwrap();
+                    prop_assert!(holds.iter().all(|query| seekers.contains(query)), "{block} {center}");
                 }
             }
         }

@@ -63,6 +63,23 @@ impl Found for Nearest<'_> {
     }
 }
 
+/// What some of the queries find.
+pub(super) struct OfSome<'a, F> {
+    pub(super) found: &'a mut F,
+    /// The numbers of these queries.
+    pub(super) queries: &'a [usize],
+}
+
+impl<F: Found> Found for OfSome<'_, F> {
+    fn last(&self, query: usize) -> f64 {
+        self.found.last(self.queries[query])
+    }
+
+    fn take(&mut self, query: usize, neighbor: Neighbor) -> bool {
+        self.found.take(self.queries[query], neighbor)
+    }
+}
+
 /// A row that a query has found.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]

@@ -20,9 +20,9 @@ use faer::MatRef;
 
 use crate::bf16::{self, Operand};
 use crate::view::row_slice;
-use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view_mut};
+use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view, view_mut};
 
-use found::{Found, Nearest};
+use found::{Found, Nearest, OfSome};
 use rounded::Rounded;
 
 pub use blocks::{KnownBlock, RowCenters};
@@ -247,6 +247,71 @@ pub fn add_neighbors<T: Real>(
             (blas, stop),
         ),
     }
+}
+
+/// Adds some rows to the k nearest of some of the queries, as [`add_neighbors`] does to those of all.
+///
+/// Cost: [`gathered_bytes`] besides.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: as of [`add_neighbors`].
+#[expect(
+    clippy::too_many_arguments,
+    reason = "two operands, some of one, what to find, and where to work"
+)]
+pub fn add_neighbors_of<T: Real>(
+    seekers: &[usize],
+    nearest: &mut [Neighbor],
+    metric: Metric,
+    queries: NumberedRows<'_, T>,
+    rows: NumberedRows<'_, T>,
+    leaves_out_itself: bool,
+    tile: NeighborTile,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let (m, d) = queries.values.shape();
+    let is_there = seekers.iter().all(|query| *query < m);
+    let (true, Some(mut found)) = (is_there, Nearest::new(nearest, m)) else {
+        return Err(Error::shape(
+            "add_neighbors_of",
+            &[("queries", &m), ("seekers", &seekers)],
+        ));
+    };
+    if found.k == 0 {
+        return Ok(());
+    }
+    let mut values = Vec::with_capacity(seekers.len() * d);
+    for query in seekers {
+        values.extend(queries.values.row(*query).iter());
+    }
+    let squares: Vec<f64> = seekers
+        .iter()
+        .map(|query| queries.squares[*query])
+        .collect();
+    let numbers: Vec<u64> = seekers
+        .iter()
+        .map(|query| queries.numbers.of(*query))
+        .collect();
+    let some = NumberedRows {
+        values: view(&values, seekers.len(), d, d, 1)?,
+        squares: &squares,
+        numbers: Numbers::Listed(&numbers),
+    };
+    let mut found = OfSome {
+        found: &mut found,
+        queries: seekers,
+    };
+    let sides = (some, rows, leaves_out_itself);
+    add(&mut found, None, metric, sides, tile, scratch, (blas, stop))
+}
+
+/// Bytes that some of m queries of d elements take by themselves.
+pub fn gathered_bytes<T: Real>(m: usize, d: usize) -> usize {
+    m * (d * size_of::<T>() + size_of::<f64>() + size_of::<u64>())
 }
 
 /// Adds some rows to the k nearest of each query, and the queries to the k nearest of each row, of
@@ -770,7 +835,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::view;
 
     fn found<T: Real>(
         q: &[T],
@@ -884,6 +948,38 @@ mod tests {
                 .collect();
             prop_assert!(all.len() <= 4, "{all:?}");
             prop_assert!(all.iter().all(|square| largest_of_root(*square) == largest));
+        }
+
+        #[test]
+        fn some_of_the_queries_find_what_they_find_with_all(
+            seed in any::<u64>(),
+            (m, n, d, k) in (1usize..60, 1usize..200, 1usize..80, 1usize..12),
+            kind in 0u8..7,
+            (every, queries, rows, is_rounded) in (1usize..9, 1usize..50, 1usize..200, any::<bool>()),
+        ) {
+            let tile = NeighborTile { queries, rows, is_rounded };
+            let both: Vec<f32> = values(seed, (m + n) * d, kind).iter().map(|x| *x as f32).collect();
+            let mut squares = vec![0.0; m + n];
+            squares_of_rows(&mut squares, view(&both, m + n, d, d, 1).unwrap()).unwrap();
+            let part = |rows: Range<usize>| NumberedRows {
+                values: view(&both[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
+                squares: &squares[rows.clone()],
+                numbers: Numbers::From(rows.start as u64),
+            };
+            let scratch = &mut vec![0.0; tile.scratch()];
+            let (metric, q, x) = (Metric::Euclidean, part(0..m), part(m..m + n));
+            let seekers: Vec<usize> = (0..m).step_by(every).collect();
+            let mut all = vec![Neighbor::NONE; m * k];
+            add_neighbors(&mut all, metric, q, x, true, tile, scratch, &Blas::Builtin, &|| false).unwrap();
+            let mut some = vec![Neighbor::NONE; m * k];
+            add_neighbors_of(&seekers, &mut some, metric, q, x, true, tile, scratch, &Blas::Builtin, &|| false).unwrap();
+            for query in 0..m {
+                let own = query * k..(query + 1) * k;
+                match seekers.contains(&query) {
+                    true => prop_assert_eq!(&some[own.clone()], &all[own]),
+                    false => prop_assert_eq!(&some[own], &vec![Neighbor::NONE; k][..]),
+                }
+            }
         }
 
         #[test]

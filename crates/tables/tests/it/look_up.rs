@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::common::{Random, bits, session_with};
 use outcore_core::format::{npy, safetensors};
@@ -220,6 +221,56 @@ fn packed_tables_of_every_encoding_give_the_bits_of_the_model() {
         let found = look_up(&set, 0, &bags, Some(&weights), Pooling::Sum);
         assert_eq!(bits(&found), bits(&expected), "{encoding}");
     }
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = |name: &str| folder.path().join(name);
+    let (at, done) = (path("table"), AtomicBool::new(false));
+    write_safetensors(&at, "rows", 0..50, 8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_u64.. {
+                match number % 3 {
+                    0 => write_npy(&path("next"), 100, 4),
+                    1 => write_rows(&session, &path("next"), 70, 6, RowEncoding::F32),
+                    _ => write_safetensors(&path("next"), "rows", 0..50, 8),
+                }
+                std::fs::rename(path("next"), &at).unwrap();
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut opened = 0;
+        for _ in 0..2000 {
+            match Table::open(&session, &[at.clone()], &Opening::default()) {
+                Ok(table) => {
+                    let (rows, dim) = (table.rows(), table.dim());
+                    assert!([(100, 4), (70, 6), (50, 8)].contains(&(rows, dim)));
+                    let set = TableSet::new(&session, vec![table], Serving::default()).unwrap();
+                    let mut stored = vec![0; 4 * dim];
+                    let last = [rows - 1];
+                    set.read_stored(0, &last, &mut stored, &mut || true)
+                        .unwrap();
+                    let expected: Vec<u8> = row(rows - 1, dim)
+                        .iter()
+                        .flat_map(|x| x.to_le_bytes())
+                        .collect();
+                    assert_eq!(stored, expected);
+                    opened += 1;
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains("table"), "{text}");
+                }
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(opened > 0);
+    });
 }
 
 #[test]
