@@ -165,7 +165,7 @@ impl Table {
         for path in paths {
             matrices.extend(matrices_at(session, path, opening)?);
         }
-        Table::of_matrices(session, name, matrices, opening.encoding)
+        Table::of_matrices(name, matrices, opening.encoding)
     }
 
     fn open_packed(session: &Session, path: &Path) -> Result<Table> {
@@ -252,7 +252,6 @@ impl Table {
     }
 
     fn of_matrices(
-        session: &Session,
         name: String,
         matrices: Vec<StoredMatrix>,
         encoding: Option<RowEncoding>,

@@ -190,7 +190,7 @@ impl<T: Real> Search<T> {
         let k = centers.count() as u64;
         let blocks = k + rows.rows() / block_rows::<T>(session, rows.cols());
         let of_block = KnownBlock::bytes(k as usize, has_reach(session, blocks, k)) as u64;
-        let of_task = 8 * centers.scratch() + centers.held_bytes(session.blas());
+        let of_task = 8 * centers.scratch() + centers.held_bytes(blocks as usize, session.blas());
         let of_centers = 8 * centers.values().len() as u64;
         of_centers + blocks * of_block + (session.threads() * of_task) as u64
     }
@@ -342,7 +342,7 @@ impl<T: Real> Search<T> {
         plan.task(
             task.flops(centers.flops(tile.rows))
                 .scratch(8 * elements)
-                .held(centers.held_bytes(&blas) + 8 * tile.rows)
+                .held(centers.held_bytes(self.blocks.len(), &blas) + 8 * tile.rows)
                 .run(move |cx| {
                     let [x, list, marks] = cx.blocks else {
                         unreachable!("three were declared")
@@ -460,7 +460,7 @@ fn know<T: Real>(
         plan.task(
             task.flops(centers.flops(tile.rows))
                 .scratch(8 * elements)
-                .held(centers.held_bytes(&blas) + 8 * centers.count())
+                .held(centers.held_bytes(0, &blas) + 8 * centers.count())
                 .run(move |cx| {
                     let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..8 * elements]);
                     let stop = || cx.cancelled.load(Ordering::Relaxed);

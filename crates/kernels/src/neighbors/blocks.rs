@@ -100,9 +100,9 @@ impl RowCenters {
         (self.count + PART) * (self.width + 1) + PART * self.count
     }
 
-    /// Bytes that a thread holds besides.
-    pub fn held_bytes(&self, blas: &Blas) -> usize {
-        gemm_scratch_bytes::<f64>(PART, self.count, self.width, blas)
+    /// Bytes that a thread holds besides, where as many blocks may be left out.
+    pub fn held_bytes(&self, blocks: usize, blas: &Blas) -> usize {
+        blocks * size_of::<Toward>() + gemm_scratch_bytes::<f64>(PART, self.count, self.width, blas)
     }
 
     /// Operations with this number of rows.
@@ -184,7 +184,10 @@ impl RowCenters {
         }
         let slack = self.slack();
         let mut from = self.from(center, scratch)?;
-        let apart = from.apart;
+        let toward: Vec<Toward> = blocks
+            .iter()
+            .map(|block| Toward::new(block, center, from.apart[block.center]))
+            .collect();
         for part in parts(queries.nrows()) {
             if stop() {
                 break;
@@ -192,15 +195,10 @@ impl RowCenters {
             let limits = &limits[part.clone()];
             let rows = from.rows(queries.subrows(part.start, part.len()), blas)?;
             for ((square, products), limit) in rows.zip(limits) {
-                for (mark, block) in marks.iter_mut().zip(blocks) {
+                let query = Seeker::new(square, *limit, slack);
+                for ((mark, block), toward) in marks.iter_mut().zip(blocks).zip(&toward) {
                     if *mark == 0 {
-                        let to = block.center;
-                        let is_beyond = block.is_beyond(
-                            center,
-                            [square, apart[to], products[to]],
-                            slack,
-                            *limit,
-                        );
+                        let is_beyond = block.is_beyond(&query, toward, products[block.center]);
                         *mark = u8::from(!is_beyond);
                     }
                 }
@@ -236,7 +234,7 @@ impl RowCenters {
         let slack = self.slack();
         let [from, to] = [center, block.center].map(|center| &self.values[center * d..][..d]);
         let way: Vec<f64> = to.iter().zip(from).map(|(to, from)| to - from).collect();
-        let apart = way.iter().map(|x| x * x).sum();
+        let toward = Toward::new(block, center, way.iter().map(|x| x * x).sum());
         let mut seekers = Vec::new();
         for part in parts(limits.len()) {
             let queries = queries.subrows(part.start, part.len());
@@ -250,8 +248,8 @@ impl RowCenters {
                 }
             }
             seekers.extend(part.zip(&sums).filter_map(|(query, [square, product])| {
-                let of = [*square, apart, *product];
-                (!block.is_beyond(center, of, slack, limits[query])).then_some(query)
+                let seeker = Seeker::new(*square, limits[query], slack);
+                (!block.is_beyond(&seeker, &toward, *product)).then_some(query)
             }));
         }
         Ok(seekers)
@@ -293,28 +291,65 @@ impl RowCenters {
     }
 }
 
-impl KnownBlock {
-    /// Whether no row of it is within the limit of such a query, the square of a distance.
-    fn is_beyond(&self, center: usize, query: [f64; 3], slack: f64, limit: f64) -> bool {
-        let least = self.least(center, query, slack);
-        // What is not a number may be anything.
-        least > 0.0 && least * least * (1.0 - slack) > limit * (1.0 + slack)
+/// A query that is near the centre a.
+struct Seeker {
+    /// |q - a|^2, and its root.
+    square: f64,
+    long: f64,
+    /// The square of a distance.
+    limit: f64,
+    slack: f64,
+}
+
+impl Seeker {
+    fn new(square: f64, limit: f64, slack: f64) -> Seeker {
+        Seeker {
+            square,
+            long: square.sqrt(),
+            limit: limit * (1.0 + slack),
+            slack,
+        }
     }
 
-    /// How near a row of it may be to a query that is near another centre: of that query |q - a|^2,
-    /// |b - a|^2, and the product of the two.
-    fn least(&self, center: usize, [square, apart, product]: [f64; 3], slack: f64) -> f64 {
-        let (long, way) = (square.sqrt(), apart.sqrt());
-        let off = slack * (long + way);
-        let to_center = square + apart - 2.0 * product;
-        let off_square = off * (long + way);
+    /// Whether what is at least this far off may be within its limit. What is not a number may be anything.
+    fn is_within(&self, least: f64) -> bool {
+        !(least > 0.0 && least * least * (1.0 - self.slack) > self.limit)
+    }
+}
+
+/// A block whose rows are near the centre b, for queries that are near a.
+struct Toward {
+    /// |b - a|^2, and its root.
+    apart: f64,
+    way: f64,
+    /// How far the rows reach from b towards a.
+    reach: f64,
+}
+
+impl Toward {
+    fn new(block: &KnownBlock, center: usize, apart: f64) -> Toward {
+        let reach = block.reach.get(center).copied();
+        Toward {
+            apart,
+            way: apart.sqrt(),
+            reach: reach.unwrap_or(f32::INFINITY).into(),
+        }
+    }
+}
+
+impl KnownBlock {
+    /// Whether no row of it is within the limit of a query; `product` is that of q - a and b - a.
+    fn is_beyond(&self, query: &Seeker, toward: &Toward, product: f64) -> bool {
+        let Toward { apart, way, reach } = toward;
+        let off = query.slack * (query.long + way);
+        if !query.is_within(way - product / way - off - reach) {
+            return true;
+        }
+        let to_center = query.square + apart - 2.0 * product;
+        let off_square = off * (query.long + way);
         let near = (to_center - off_square).max(0.0).sqrt() - self.outer;
         let far = self.inner - (to_center + off_square).sqrt();
-        let least = near.max(far);
-        match self.reach.get(center) {
-            Some(reach) if way > 0.0 => least.max(way - product / way - off - f64::from(*reach)),
-            _ => least,
-        }
+        !query.is_within(near.max(far))
     }
 }
 
