@@ -329,7 +329,10 @@ class Table:
         int
             How many of them have room.
         """
-        return self._served.native.keep(self._number, np.ascontiguousarray(ids, np.uint64))
+        numbers = _integers(ids, "ids")
+        if numbers.size and numbers.min() < 0:
+            raise ArgumentError(f"{self.name}: row {numbers.min()}: rows are counted from 0 on")
+        return self._served.native.keep(self._number, numbers.ravel().astype(np.uint64))
 
     @property
     def writable(self) -> bool:

@@ -21,7 +21,7 @@ from ._embedding_placement import Placement
 from ._files import refusal
 from ._session import Session, default_session
 from ._settings import PathLike, full_path
-from .errors import ArgumentError, CorruptError, NoSpaceError, OutcoreError, ShapeError
+from .errors import ArgumentError, CorruptError, DTypeError, NoSpaceError, OutcoreError, ShapeError
 
 PACKED_BYTES = 32 << 20
 """Rows that are packed or exported at a time, as float32."""
@@ -243,9 +243,14 @@ def _write_checkpoint(path: str, tensor: str, kind: np.dtype[Any], rows: _Rows, 
 
 
 def _head(ending: str, tensor: str, dtype: np.dtype[Any], rows: _Rows) -> bytes:
+    if ending == ".npy" and dtype.name == "bfloat16":
+        # NumPy knows it as void; the comment names it, which other readers skip.
+        line = f"{{'descr': '|V2', 'fortran_order': False, 'shape': ({rows.count}, {rows.dim}), }} # bfloat16"
+        padded = line + " " * (-(10 + len(line) + 1) % 64) + "\n"
+        return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
     if ending == ".npy":
         text = io.BytesIO()
-        descr = "|V2" if dtype.name == "bfloat16" else np.lib.format.dtype_to_descr(dtype)
+        descr = np.lib.format.dtype_to_descr(dtype)
         np.lib.format.write_array_header_1_0(text, {"descr": descr, "fortran_order": False, "shape": (rows.count, rows.dim)})
         return text.getvalue()
     size = rows.count * rows.dim * dtype.itemsize
@@ -292,7 +297,10 @@ class _Rows:
             raise ShapeError(f"a table is a matrix, not of shape {tuple(given.shape)}")
         rows, dim = given.shape
         encoding = str(given.dtype).removeprefix("torch.")
-        return cls(rows, dim, encoding if encoding in ("float16", "bfloat16") else "float32", array=given)
+        if encoding not in ("float16", "bfloat16", "float32", "float64"):
+            name = f"{given.dtype} matrix" if isinstance(source, np.ndarray) else f"{given.dtype} matrix of {source}"
+            raise DTypeError(f"a {name} is not packed: rows are of floats; quantized ones are opened in place")
+        return cls(rows, dim, "float32" if encoding == "float64" else encoding, array=given)
 
     def read(self, numbers: npt.NDArray[Any], dtype: npt.DTypeLike = np.float32) -> Rows:
         if self.table is not None:
@@ -315,7 +323,11 @@ def _checkpoint(path: str, tensor: str | None) -> Any:
     except ImportError as error:
         raise ImportError("checkpoints need PyTorch: pip install outcore[torch]") from error
     try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        try:
+            state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        except RuntimeError:
+            # The format that PyTorch wrote before 1.6 cannot be mapped.
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise refusal(error, path) from error
     except Exception as error:

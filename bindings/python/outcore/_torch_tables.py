@@ -24,6 +24,8 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 STORED = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.uint16}
 """What NumPy sees of a tensor's memory."""
+WRITTEN_ROWS = 1 << 14
+"""Of a weight that is loaded, at a time."""
 
 
 class _LookedUp(NamedTuple):
@@ -165,6 +167,26 @@ class _OnTable(nn.Module, ABC):
         if state.get("version", self.table.version) != self.table.version:
             own, saved = self.table.version, state["version"]
             warnings.warn(f"{self.table.name} is at version {own}, and the state was saved beside version {saved}", stacklevel=2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """The state of the module of PyTorch that this one takes the place of has a weight, which goes to a writable table."""
+        weight = state_dict.pop(f"{prefix}weight", None)
+        if weight is not None:
+            state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+            self._write(weight, f"{prefix}weight")
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _write(self, weight: Tensor, name: str) -> None:
+        if not self.table.writable:
+            raise ArgumentError(
+                f"{self.table.name} is not writable, and the state has {name}: outcore.embedding.pack(checkpoint, path, "
+                f"tensor={name!r}) makes a table of it"
+            )
+        if tuple(weight.shape) != self.table.shape:
+            raise ShapeError(f"{name} is of shape {tuple(weight.shape)}, and {self.table.name} of {self.table.shape}")
+        for first in range(0, len(weight), WRITTEN_ROWS):
+            rows = weight[first : first + WRITTEN_ROWS].float().cpu().numpy()
+            self.table.update(np.arange(first, first + len(rows)), rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ahead": deque(), "_loading": [], "_gradients": []}

@@ -25,9 +25,9 @@ struct Functions {
     receive: Py<PyAny>,
 }
 
-fn failed(error: PyErr) -> Error {
+fn failed(rank: usize, error: &PyErr) -> Error {
     Error::Failed {
-        what: error.to_string(),
+        what: format!("rank {rank}: {error}"),
     }
 }
 
@@ -43,7 +43,9 @@ impl Ranks for Functions {
     fn send(&self, to: usize, bytes: &[u8]) -> outcore::Result<()> {
         bytes.chunks(PIECE_BYTES).try_for_each(|piece| {
             let send = |py: Python<'_>| self.send.call1(py, (to, PyBytes::new(py, piece)));
-            Python::attach(send).map(drop).map_err(failed)
+            Python::attach(send)
+                .map(drop)
+                .map_err(|error| failed(to, &error))
         })
     }
 
@@ -68,7 +70,7 @@ impl Functions {
                 "rank {from} sent {len} bytes where {count} were expected"
             )))
         });
-        match what.map_err(|error: PyErr| failed(error))? {
+        match what.map_err(|error: PyErr| failed(from, &error))? {
             None => Ok(()),
             Some(what) => Err(Error::Failed { what }),
         }

@@ -247,13 +247,14 @@ impl OneSided for Window {
         for slot in &self.slots {
             slot.close();
         }
+        // SAFETY: the window is valid.
+        self.mpi
+            .check(unsafe { (self.mpi.call.MPI_Win_unlock_all)(self.window) })?;
+        // To free it while another rank still flushes is a deadlock with UCX over TCP.
+        barrier(&self.ranks)?;
         // SAFETY: the window is valid, and is not used any more.
-        unsafe {
-            self.mpi
-                .check((self.mpi.call.MPI_Win_unlock_all)(self.window))?;
-            self.mpi
-                .check((self.mpi.call.MPI_Win_free)(&mut self.window))
-        }
+        self.mpi
+            .check(unsafe { (self.mpi.call.MPI_Win_free)(&mut self.window) })
     }
 }
 

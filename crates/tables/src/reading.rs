@@ -37,7 +37,7 @@ pub(crate) struct Read {
     from_own_pages: HashMap<(u32, u64), Outcome>,
 }
 
-type Outcome = std::result::Result<Arc<[u8]>, Arc<Error>>;
+pub(crate) type Outcome = std::result::Result<Arc<[u8]>, Arc<Error>>;
 
 const NOT_MINE: u32 = u32::MAX;
 
@@ -118,8 +118,9 @@ impl<'a> Reading<'a> {
         if let Some(arrivals) = &mut read.arrivals {
             wait_for_all(arrivals, go_on)?;
         }
-        read.verify(self.set, self.tables, go_on);
-        read.replace_replicas(self.set, self.tables, go_on);
+        // What ends here hands nothing over, and the others read it themselves.
+        read.verify(self.set, self.tables, go_on)?;
+        read.replace_replicas(self.set, self.tables, go_on)?;
         read.remember(self.tables);
         let numbers = OnceCell::new();
         self.claims.deliver(|key| {
@@ -150,11 +151,13 @@ impl<'a> Reading<'a> {
         for (number, delivery) in inbox.wait(theirs.len(), go_on).ok_or(Error::Cancelled)? {
             let (key, unit) = read.window.units[number as usize];
             let table = &tables[key.table as usize].table;
-            let came =
-                delivery.unwrap_or_else(|| set.read_again(table, &unit, go_on).map_err(Arc::new));
+            let came = match delivery {
+                Some(came) => came,
+                None => set.read_again(table, &unit, go_on)?,
+            };
             read.others.insert(number, came);
         }
-        read.replace_replicas(set, tables, go_on);
+        read.replace_replicas(set, tables, go_on)?;
         read.remember(tables);
         Ok(read)
     }
@@ -212,9 +215,14 @@ impl Read {
     }
 
     /// Reads once more, by itself, what failed together with others or has another checksum than it should.
-    fn verify(&mut self, set: &Service, tables: &[Served], go_on: &mut dyn FnMut() -> bool) {
+    fn verify(
+        &mut self,
+        set: &Service,
+        tables: &[Served],
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
         let Some(arrivals) = &self.arrivals else {
-            return;
+            return Ok(());
         };
         for (number, (key, unit)) in self.window.units.iter().enumerate() {
             let mine = self.mine[number];
@@ -227,10 +235,11 @@ impl Read {
                 None => false,
             };
             if !is_sound {
-                let came = set.read_again(table, unit, go_on).map_err(Arc::new);
+                let came = set.read_again(table, unit, go_on)?;
                 self.others.insert(number as u32, came);
             }
         }
+        Ok(())
     }
 
     /// Reads rows of lost pages of replicas from the pages that have every row. Of these pages, which may be many
@@ -240,9 +249,9 @@ impl Read {
         set: &Service,
         tables: &[Served],
         go_on: &mut dyn FnMut() -> bool,
-    ) {
+    ) -> Result<()> {
         if self.others.values().all(Outcome::is_ok) {
-            return;
+            return Ok(());
         }
         let mut lost: Vec<(u32, Unit, usize, u64)> = Vec::new();
         for missing in &self.window.missing {
@@ -263,7 +272,7 @@ impl Read {
             counters
                 .replicas_lost
                 .fetch_add(of_page.len() as u64, Ordering::Relaxed);
-            let page = set.read_again(table, &own, go_on).map_err(Arc::new);
+            let page = set.read_again(table, &own, go_on)?;
             for &(.., at, row) in of_page {
                 let record = match &page {
                     Ok(page) => Ok(Arc::from(&page[at..][..table.record_bytes()])),
@@ -272,6 +281,7 @@ impl Read {
                 self.from_own_pages.insert((number, row), record);
             }
         }
+        Ok(())
     }
 
     /// Takes rows into the cache; those whose units others read follow when they have come.

@@ -11,6 +11,7 @@ use crate::gate::{Gate, Shared};
 use crate::in_flight::{InFlight, UnitKey};
 use crate::look_up::{Bagged, Feature};
 use crate::readers::Readers;
+use crate::reading::Outcome;
 use crate::row_cache::{RowCache, SharedCache};
 use crate::table::{Table, Unit};
 use crate::window::{Source, Window};
@@ -165,16 +166,21 @@ impl Service {
         table: &Table,
         unit: &Unit,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Arc<[u8]>> {
+    ) -> Result<Outcome> {
         let mut bytes = vec![0; unit.len];
-        self.session.engine().gather_into(
+        let read = self.session.engine().gather_into(
             &[item_of(table, unit)],
             &mut bytes,
             &OPTIONS,
             &mut *go_on,
-        )?;
-        table.verify(unit, &bytes)?;
-        Ok(bytes.into())
+        );
+        match read
+            .map_err(Error::from)
+            .and_then(|()| table.verify(unit, &bytes))
+        {
+            Err(Error::Cancelled) => Err(Error::Cancelled),
+            came => Ok(came.map(|()| bytes.into()).map_err(Arc::new)),
+        }
     }
 }
 

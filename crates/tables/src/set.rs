@@ -89,6 +89,36 @@ pub(crate) struct Inner {
     pub(crate) ids: AtomicU32,
     _reading: Reservation,
     _cache: Reservation,
+    _written: Written,
+}
+
+/// Tables that are written are in one set, and once in it: their changed rows are in its caches.
+struct Written(Vec<Table>);
+
+impl Written {
+    fn of(tables: &[Table]) -> Result<Written> {
+        let mut written = Written(Vec::new());
+        for table in tables {
+            let Some(versioned) = table.versioned().filter(|_| table.is_written()) else {
+                continue;
+            };
+            if versioned.is_served.swap(true, Ordering::Relaxed) {
+                let name = table.name();
+                return Err(Error::value(format!(
+                    "{name}: a table that is written is in one set only"
+                )));
+            }
+            written.0.push(table.clone());
+        }
+        Ok(written)
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let versioned = self.0.iter().filter_map(Table::versioned);
+        versioned.for_each(|versioned| versioned.is_served.store(false, Ordering::Relaxed));
+    }
 }
 
 impl Inner {
@@ -117,6 +147,9 @@ pub struct Statistics {
     /// Rows that have room in memory.
     pub cache_rows: u64,
 }
+
+/// Threads of a set, at most.
+const READERS_MOST: usize = 1 << 10;
 
 /// Bytes beside those of rows, so that a cache of all of them has room for their tables, and a look-up for what it holds.
 const SLACK_BYTES: u64 = 1 << 20;
@@ -158,9 +191,13 @@ impl TableSet {
         let reading_bytes = serving.reading_bytes;
         let reading_bytes = reading_bytes.unwrap_or(split.looked_up_bytes(64 << 20).min(stored));
         let reading_bytes = reading_bytes.max(1 << 20);
-        if serving.readers == 0 {
-            return Err(Error::value("0 look-ups at a time"));
+        if !(1..=READERS_MOST).contains(&serving.readers) {
+            return Err(Error::value(format!(
+                "{} look-ups at a time: 1 to {READERS_MOST} are",
+                serving.readers
+            )));
         }
+        let written = Written::of(&tables)?;
         let held = session
             .engine()
             .reserve("rows of tables in memory", cache_bytes)?;
@@ -204,6 +241,7 @@ impl TableSet {
             announced: Mutex::default(),
             _reading: reading,
             _cache: held,
+            _written: written,
         };
         Ok(TableSet {
             inner: Arc::new(inner),

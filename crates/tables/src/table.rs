@@ -591,7 +591,8 @@ fn matrices_of_index(
         return Err(Error::value(format!("{object} has no tensor '{wanted}'")));
     }
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut matrices = Vec::new();
+    let mut matrices: Vec<StoredMatrix> = Vec::new();
+    let mut kinds: Vec<String> = Vec::new();
     for (name, file) in names {
         let file = folder.join(file);
         let exact = Opening {
@@ -605,11 +606,20 @@ fn matrices_of_index(
             .iter()
             .any(|tensor| tensor.name == *name && tensor.shape.len() == 2);
         if is_wanted || is_matrix {
+            kinds.push(name.chars().filter(|c| !c.is_ascii_digit()).collect());
             let object = file.display().to_string();
             matrices.extend(chosen(&object, (stored, tensors), &exact)?);
         }
     }
-    Ok(matrices)
+    kinds.dedup();
+    match (&opening.tensor, kinds.as_slice()) {
+        // Parts of one table are told apart by their numbers.
+        (None, [_, other, ..]) => Err(Error::value(format!(
+            "{object} has matrices of several tables; name the tensor of one: {}, {other}",
+            kinds[0]
+        ))),
+        _ => Ok(matrices),
+    }
 }
 
 /// What is read of a file, which is the one that rows are going to be read from: it may be replaced

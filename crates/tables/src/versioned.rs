@@ -6,7 +6,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_core::format::corrupt;
@@ -58,6 +58,8 @@ pub(crate) struct Versioned {
     pub(crate) committing: Mutex<()>,
     /// Keeps the places of a reader.
     version: Option<Version>,
+    /// A set has it, of a table that is written.
+    pub(crate) is_served: AtomicBool,
     _held: Reservation,
 }
 
@@ -73,6 +75,10 @@ const MOST_BYTES: u64 = 1 << 47;
 impl Versioned {
     pub(crate) fn open(session: &Session, path: &Path, for_writing: bool) -> Result<Versioned> {
         let object = path.display().to_string();
+        // A link may be turned meanwhile; all files are of the folder that it leads to now.
+        let path = &path
+            .canonicalize()
+            .map_err(|source| Error::of_io(object.clone(), source))?;
         let (map_bytes, beside) = Version::map_bytes(path)?;
         let what = format!("the map of {object}");
         let of_writer = match for_writing {
@@ -136,6 +142,7 @@ impl Versioned {
             version: writer.is_none().then_some(version),
             writer,
             committing: Mutex::default(),
+            is_served: AtomicBool::new(false),
             _held: held,
         })
     }

@@ -125,7 +125,8 @@ fn arrays<T: Real>(
     let centers = Arc::new(centers);
     // What does not fit is refused before anything is read.
     let order_bytes = Ordered::held_bytes(rows.rows().max(m));
-    first.hold(order_bytes.max(Search::<T>::held_bytes(session, rows, &centers)));
+    let blocks = centers.count() as u64 + rows.rows() / block_rows::<T>(session, rows.cols());
+    first.hold(order_bytes.max(Search::<T>::held_bytes(session, blocks, &centers)));
     first.note(
         "rows",
         format!("by the nearest of {} centres", centers.count()),
@@ -186,9 +187,8 @@ struct Search<T> {
 
 impl<T: Real> Search<T> {
     /// Of centres, of what is known of blocks, and of tasks that find it out.
-    fn held_bytes(session: &Session, rows: &Operand, centers: &RowCenters) -> u64 {
+    fn held_bytes(session: &Session, blocks: u64, centers: &RowCenters) -> u64 {
         let k = centers.count() as u64;
-        let blocks = k + rows.rows() / block_rows::<T>(session, rows.cols());
         let of_block = KnownBlock::bytes(k as usize, has_reach(session, blocks, k)) as u64;
         let of_task = 8 * centers.scratch() + centers.held_bytes(blocks as usize, session.blas());
         let of_centers = 8 * centers.values().len() as u64;
@@ -208,7 +208,7 @@ impl<T: Real> Search<T> {
         let queries = queries.unwrap_or_else(|| rows.clone());
         let (m, k) = (queries.rows.rows(), options.k);
         let blocks = parts(&rows, block_rows::<T>(session, rows.rows.cols()));
-        let held = Self::held_bytes(session, &of(&rows), &centers);
+        let held = Self::held_bytes(session, blocks.len() as u64, &centers);
         let held = stage.reserve(NAME, held)?;
         let known = know::<T>(session, stage, &of(&rows), &blocks, &centers)?;
         let scratch = |dtype| Array::temporary(session, dtype, &[m, k], Order::Row);
@@ -235,6 +235,7 @@ impl<T: Real> Search<T> {
             let met: Vec<Vec<usize>> = group.iter().map(|part| self.own_blocks(part)).collect();
             let (plan, marks) = self.own_plan(&group, &met)?;
             let outcome = stage.run(plan, reached(from + (until - from) / 4))?;
+            let _marks = stage.reserve(NAME, group.len() as u64 * self.mark_bytes())?;
             let may_hold = |number: usize, block: usize| {
                 let marks = outcome.result(&marks[number]);
                 !met[number].contains(&block) && marks.is_none_or(|marks| marks[block] != 0)
@@ -247,15 +248,22 @@ impl<T: Real> Search<T> {
         Ok(())
     }
 
+    /// Of the marks of some queries, in whole pages.
+    fn mark_bytes(&self) -> u64 {
+        (self.blocks.len() as u64).next_multiple_of(4096)
+    }
+
     /// Queries that meet blocks together.
     fn groups(&self) -> Vec<Vec<CenterRows>> {
         let row_bytes = self.queries.rows.cols() * size_of::<T>() as u64;
         // What they find; results are written in their place.
         let each = row_bytes + self.options.k * NEIGHBOR_BYTES;
         let most = self.side.beside(self.held.bytes()).mostly_staying().left();
+        // However little that is, some queries meet blocks together.
+        let most = most.max(MemorySplit::new(&self.session).compared_bytes());
         let parts = parts(&self.queries, (most / 32 / each).clamp(1, BLOCK_QUERIES));
         let with_bytes = parts.into_iter().map(|part| {
-            let bytes = each * (part.rows.end - part.rows.start) + self.blocks.len() as u64;
+            let bytes = each * (part.rows.end - part.rows.start) + self.mark_bytes();
             (part, bytes)
         });
         groups(with_bytes, most)

@@ -409,6 +409,7 @@ impl<T: Real> RingSearch<T> {
                 failed: AtomicBool::new(failed.is_some()),
                 error: Mutex::new(failed),
                 done: AtomicBool::new(false),
+                broken: AtomicBool::new(false),
             };
             let went = passed.go_round(stage, &mut times);
             self.team.agree(went)?;
@@ -496,6 +497,8 @@ struct Pass<'a, T> {
     failed: AtomicBool,
     error: Mutex<Option<Error>>,
     done: AtomicBool,
+    /// Blocks go round no more: a rank cannot be reached.
+    broken: AtomicBool,
 }
 
 impl<T: Real> Pass<'_, T> {
@@ -511,13 +514,17 @@ impl<T: Real> Pass<'_, T> {
                 Vec::new()
             });
         let moved = std::thread::scope(|scope| {
-            let mover = scope.spawn(|| self.move_blocks(&stage.beside()));
-            let went = self.compare_all(stage, &prepared, times);
+            let mover = scope.spawn(|| self.noticed(self.move_blocks(&stage.beside())));
+            let went = self.noticed(self.compare_all(stage, &prepared, times));
             self.done.store(true, Ordering::Release);
             let loading = mover
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            went.and(loading)
+            match (went, loading) {
+                // It waited for what the other could not do.
+                (Err(Error::Cancelled), Err(error)) => Err(error),
+                (went, loading) => went.and(loading),
+            }
         });
         times.loading_s += moved?;
         self.ring.close()?;
@@ -525,6 +532,19 @@ impl<T: Real> Pass<'_, T> {
         times.bytes_sent += self.ring.bytes_sent();
         let error = self.error.locked().take();
         error.map_or(Ok(()), Err)
+    }
+
+    /// After an error of the ring, nobody waits for it.
+    fn noticed<R>(&self, result: Result<R>) -> Result<R> {
+        result.inspect_err(|_| self.broken.store(true, Ordering::Release))
+    }
+
+    /// What is asked of the ring while it is whole.
+    fn while_whole(&self, answer: Result<bool>) -> Result<bool> {
+        match self.broken.load(Ordering::Acquire) {
+            true => Err(Error::Cancelled),
+            false => answer,
+        }
     }
 
     fn fail(&self, error: Error) {
@@ -539,7 +559,7 @@ impl<T: Real> Pass<'_, T> {
         let mut parts = self.search.rows.blocks(shape.slot_bytes).into_iter();
         let mut loading_s = 0.0;
         let pause = |is_so: &dyn Fn() -> Result<bool>| -> Result<()> {
-            while !is_so()? {
+            while !self.while_whole(is_so())? {
                 std::thread::sleep(LOOK);
             }
             Ok(())
@@ -579,7 +599,7 @@ impl<T: Real> Pass<'_, T> {
     ) -> Result<()> {
         for round in 0..self.ring.shape().rounds {
             let began = Instant::now();
-            wait_until(|| self.ring.is_here(round))?;
+            wait_until(|| self.while_whole(self.ring.is_here(round)))?;
             let came = Instant::now();
             self.ring.slot(round).read(&mut |slot| {
                 let compared = stage
@@ -595,7 +615,7 @@ impl<T: Real> Pass<'_, T> {
             times.computing_s.push((compared - came).as_secs_f32());
             times.exchanging_s.push(compared.elapsed().as_secs_f32());
         }
-        wait_until(|| self.ring.is_done())
+        wait_until(|| self.while_whole(self.ring.is_done()))
     }
 
     fn compare(&self, stage: &Stage, prepared: &[Prepared<T>], slot: &[u8]) -> Result<()> {

@@ -24,6 +24,8 @@ use crate::{
 
 /// Rows of a product.
 const PART: usize = 128;
+/// A square below it may have lost all of its digits.
+const SMALLEST: f64 = 1e-290;
 
 /// Centres that rows are near.
 pub struct RowCenters {
@@ -306,7 +308,8 @@ impl Seeker {
         Seeker {
             square,
             long: square.sqrt(),
-            limit: limit * (1.0 + slack),
+            // Squares below the normal numbers have no relative error.
+            limit: limit * (1.0 + slack) + SMALLEST,
             slack,
         }
     }
