@@ -298,8 +298,8 @@ class _Rows:
         rows, dim = given.shape
         encoding = str(given.dtype).removeprefix("torch.")
         if encoding not in ("float16", "bfloat16", "float32", "float64"):
-            name = f"{given.dtype} matrix" if isinstance(source, np.ndarray) else f"{given.dtype} matrix of {source}"
-            raise DTypeError(f"a {name} is not packed: rows are of floats; quantized ones are opened in place")
+            name = os.fsdecode(source) if isinstance(source, str | bytes | os.PathLike) else "the matrix"
+            raise DTypeError(f"{name} is of {given.dtype}: rows are packed from floats, and quantized ones are opened in place")
         return cls(rows, dim, "float32" if encoding == "float64" else encoding, array=given)
 
     def read(self, numbers: npt.NDArray[Any], dtype: npt.DTypeLike = np.float32) -> Rows:

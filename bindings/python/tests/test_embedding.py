@@ -619,6 +619,21 @@ def test_quantized_rows_are_packed_as_they_are(tmp_path: Path, session: oc.Sessi
     assert (tmp_path / "again").read_bytes() == (tmp_path / "small").read_bytes()
 
 
+def test_what_is_no_matrix_of_floats_is_not_packed(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    with pytest.raises(errors.DTypeError, match="the matrix is of uint8"):
+        embedding.pack(weight.astype(np.uint8), tmp_path / "t", session=session)
+    assert not (tmp_path / "t").exists()
+
+
+def test_bfloat16_rows_are_exported_with_their_type(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    packed = embedding.pack(weight, tmp_path / "packed", "bfloat16", session=session)
+    embedding.export(packed, tmp_path / "t.npy", session=session)
+    found = Table.open(tmp_path / "t.npy", session=session)
+    assert found.encoding == "bfloat16"
+    same(found[np.arange(ROWS)], packed[np.arange(ROWS)])
+    assert np.load(tmp_path / "t.npy").shape == weight.shape
+
+
 def test_many_small_tables_are_open_at_once(tmp_path: Path) -> None:
     np.save(tmp_path / "t.npy", np.zeros((1000, 16), np.float32))
     with oc.Session(memory="128MiB", scratch=tmp_path, allow_tmpfs_scratch=True) as session:
@@ -634,6 +649,8 @@ def test_memory_is_reserved_when_a_table_is_opened(tmp_path: Path, weight: np.nd
         Table.open(tmp_path / "t.npy", cache="33MiB", session=session)
     kept = Table.open(tmp_path / "t.npy", cache="100KiB", session=session)
     assert kept.keep(np.arange(50)) == 50
+    with pytest.raises(errors.ArgumentError, match="row -1"):
+        kept.keep([3, -1])
     kept[np.arange(ROWS)]
     read = kept.statistics.units_read
     same(kept[np.arange(50)], weight[:50])

@@ -193,6 +193,21 @@ def test_a_state_dict_tells_the_version_that_it_was_saved_beside(tmp_path: Path)
         bag.load_state_dict(state)
 
 
+def test_the_weight_of_a_module_of_pytorch_loads_into_a_writable_table(tmp_path: Path) -> None:
+    theirs = nn.Sequential(nn.EmbeddingBag(100, 4, mode="sum"), nn.Linear(4, 2))
+    create((100, 4), tmp_path / "t")
+    ours = nn.Sequential(EmbeddingBag(Table.open(tmp_path / "t", writable=True), "sum"), nn.Linear(4, 2))
+    ours.load_state_dict(theirs.state_dict())
+    ids = torch.arange(100).reshape(20, 5)
+    assert torch.equal(ours(ids), theirs(ids))
+    other = nn.Sequential(nn.EmbeddingBag(99, 4), nn.Linear(4, 2))
+    with pytest.raises(ShapeError, match=r"0\.weight is of shape \(99, 4\)"):
+        ours.load_state_dict(other.state_dict())
+    pack(np.zeros((100, 4), np.float32), tmp_path / "packed")
+    with pytest.raises(ArgumentError, match=r"not writable, and the state has 0\.weight"):
+        nn.Sequential(EmbeddingBag(tmp_path / "packed", "sum"), nn.Linear(4, 2)).load_state_dict(theirs.state_dict())
+
+
 def test_updates_are_seen_by_others_once_they_are_committed(tmp_path: Path) -> None:
     create((100, 4), tmp_path / "t", init=lambda rows: np.repeat(rows, 4).reshape(-1, 4))
     reader, writer = Table.open(tmp_path / "t"), Table.open(tmp_path / "t", writable=True)

@@ -67,7 +67,6 @@ functions! {
     MPI_Win_unlock_all: fn(Handle);
     MPI_Win_free: fn(*mut Handle);
     MPI_Rget: fn(*mut c_void, c_int, Handle, c_int, isize, c_int, Handle, Handle, *mut Handle);
-    MPI_Win_sync: fn(Handle);
 }
 
 /// A library, and its constants.

@@ -79,14 +79,17 @@ def measure(
         began, loads = time.perf_counter(), os.getloadavg()
         full = words if wire is None else wire.command(words)
         environment = {**os.environ, **variables}
-        try:
-            done = subprocess.run(full, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise FailedError(f"{design or 'one process'} on {ranks} ranks took longer than {timeout_s:g} s") from error
+        with subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
+            try:
+                output, errors = run.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as error:
+                # A launcher that is asked to end ends its ranks; one that is killed leaves them.
+                run.terminate()
+                raise FailedError(f"{design or 'one process'} on {ranks} ranks took longer than {timeout_s:g} s") from error
         seconds = time.perf_counter() - began
-        told = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)
-        if done.returncode != 0 or told is None:
-            raise FailedError(f"{design} on {ranks} ranks: {(done.stderr or done.stdout).strip()[:2000]}")
+        told = next((line for line in output.splitlines() if line.startswith("{")), None)
+        if run.returncode != 0 or told is None:
+            raise FailedError(f"{design} on {ranks} ranks: {(errors or output).strip()[:2000]}")
         digest = hashlib.sha256(found.read_bytes()).hexdigest()
     result = summary(json.loads(told))
     result |= {

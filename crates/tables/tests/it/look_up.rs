@@ -388,6 +388,14 @@ fn shards_are_one_table_in_place() {
         assert_eq!(bits(&look_up(&set, 0, &bags, None, Pooling::Sum)), expected);
     }
     let error = |found: outcore_core::Result<Table>| found.err().unwrap().to_string();
+    let several = folder.path().join("several.index.json");
+    write_safetensors(&folder.path().join("users"), "user.0", 0..10, dim);
+    std::fs::write(
+        &several,
+        r#"{"weight_map": {"shard.0": "part-9.safetensors", "user.0": "users"}}"#,
+    )
+    .unwrap();
+    assert!(error(opened(&[several], None)).contains("several tables"));
     assert!(error(opened(&paths, Some("shard"))).contains("no tensor 'shard'"));
     assert!(error(opened(&paths[..1], Some("bias"))).contains("not of shape [3]"));
     let len = std::fs::metadata(&paths[2]).unwrap().len();
