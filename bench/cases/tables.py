@@ -330,7 +330,11 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
         for model in BATCH
         for k in (0, 1, 2)
     },
-    "bags-RMC1-K1-shipped": lambda context: bags(context, "RMC1", 1, shipped=True),
+    **{
+        f"bags-{model}-K{k}-shipped": (lambda context, model=model, k=k: bags(context, model, k, shipped=True))  # type: ignore[misc]
+        for model in BATCH
+        for k in (0, 1, 2)
+    },
     **{
         f"model-{name}-{kind.replace('=', '')}": (lambda context, name=name, kind=kind: model(context, name, kind))  # type: ignore[misc]
         for name in MODELS

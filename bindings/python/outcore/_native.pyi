@@ -292,6 +292,7 @@ def svds(
     a: _Operand | SparseMatrix,
     options: dict[str, Any],
     mean: npt.NDArray[np.float64] | None = None,
+    is_far: bool = False,
     known: npt.NDArray[np.float64] | None = None,
 ) -> Job: ...
 def svds_of_function(

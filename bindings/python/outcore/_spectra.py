@@ -37,6 +37,8 @@ __all__ = [
 Method = Literal["auto", "krylov", "randomized"]
 
 MAXITER = 300
+MOST = 1 << 40
+"""Of any number that is given."""
 """Restarts at most, where the caller does not say it."""
 
 
@@ -288,8 +290,9 @@ def svds(
         Triplets are wanted with |A v - s u| and |A^T u - s v| at most tol times the largest s. From 1e-4 on, products with
         float32 matrices are made in float32, else in float64.
     v0 : array_like, optional
-        The first of the start vectors, of which each has an element for each column of A; for each row where columns are more
-        than four times as many. Of a CSC matrix rows and columns change places here.
+        The first of the start vectors, of which each has an element for each column of A; for each row of an
+        operator that has fewer rows, and of a matrix that has fewer than a quarter of the columns. Of a CSC matrix rows and columns
+        change places here.
     ncv, maxiter, method, block, check, checkpoint, random_state
         As of `eigsh`.
 
@@ -370,13 +373,16 @@ def native_options(
     ArgumentError
         For a value outside its range.
     """
+    # More restarts than anybody waits for, as sys.maxsize asks for.
+    maxiter = min(maxiter, MOST) if isinstance(maxiter, Integral) else maxiter
     least = {"k": 1, "ncv": 1, "block": 1, "maxiter": 0, "random_state": 0}
     given = {"k": k, "ncv": ncv, "block": block, "maxiter": maxiter, "random_state": random_state}
     for name, value in given.items():
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
         is_left_out = value is None and name in ("ncv", "block")
-        if not is_left_out and not (is_whole and value >= least[name]):
-            raise ArgumentError(f"{name}={value!r} must be a whole number from {least[name]} on")
+        most = (1 << 64) - 1 if name == "random_state" else MOST
+        if not is_left_out and not (is_whole and least[name] <= value <= most):
+            raise ArgumentError(f"{name}={value!r} must be a whole number from {least[name]} to {most}")
     try:
         accuracy = float(tol)
     except (TypeError, ValueError):
@@ -458,6 +464,8 @@ class _Products:
             raise ArgumentError(f"A is a {self.name}, not a matrix; as an operator it needs shape=")
         sides = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
         self.shape: tuple[int, int] = (int(sides[0]), int(sides[1]))
+        if not all(0 <= side <= MOST for side in self.shape):
+            raise ArgumentError(f"shape={shape!r}: a matrix has from 0 to {MOST} rows and columns")
         if np.dtype(getattr(operator, "dtype", None) or np.float64).kind == "c":
             raise DTypeError(f"A is a complex {self.name}, but must be real")
         forward = _side(operator, "matmat", "matvec") or (operator if callable(operator) else None)

@@ -54,6 +54,10 @@ MEAN_MOST = 1e4
 """The sum of squared means, relative to that of variances, with which products with centred rows keep enough digits."""
 
 
+def _is_far(columns: dict[str, Any], samples: int) -> bool:
+    return bool(samples * (columns["mean"] ** 2).sum() > MEAN_MOST * columns["m2"].sum())
+
+
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """Principal component analysis of a matrix that may be larger than memory.
 
@@ -191,7 +195,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     def _iterated_fit(self, X: Any, session: Session, run: Run, count: int) -> dict[str, Any] | None:
         """What the covariance gives, by the iteration; None for rows too far from zero for that."""
         matrix, columns = _columns(X, session, run)
-        if len(X) * (columns["mean"] ** 2).sum() > MEAN_MOST * columns["m2"].sum():
+        if _is_far(columns, len(X)):
             return None
         return self._iterated(matrix, columns, X.shape, session, run, count)
 
@@ -201,7 +205,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         """Components by an iteration on the centred matrix."""
         samples, features = shape
         options = native_options(count, tol=ITERATION_TOL, random_state=self._seed())
-        found = run(_native.svds(session._inner, matrix, options, columns["mean"]), "finding components")
+        job = _native.svds(session._inner, matrix, options, columns["mean"], _is_far(columns, samples))
+        found = run(job, "finding components")
         convergence(found, ITERATION_TOL, stacklevel=5)
         freedom = max(samples - 1, 1)
         values = found["values"][::-1]
@@ -448,7 +453,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
                 )
             options = native_options(wanted, tol=self.tol, method=self.method, random_state=seed_of(self.random_state))
             matrix, columns = _columns(X, session, run)
-            found = run(_native.svds(session._inner, matrix, options, None, self._known(features)), "finding components")
+            found = run(_native.svds(session._inner, matrix, options, known=self._known(features)), "finding components")
             convergence(found, self.tol, stacklevel=3)
             self._keep(found, components_of(session, found), columns, computed(X))
         return self

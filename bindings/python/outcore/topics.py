@@ -266,11 +266,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         convergence(found, self.tol, stacklevel=4)
         self.singular_values_ = found["values"][::-1].copy()
         basis = components_of(session, found)
+        del found
         across = native_operand(np.ascontiguousarray(basis.T, left.dtype), "the singular vectors", session)
         rows = Array._result(session, run(_native.csrmm(session._inner, left, across, 1.0, 0.0, None), "projecting"))
+        del across
         random, shown = np.random.RandomState(seed % (1 << 32)), self.progress
         means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=self.memory, progress=shown)
         start = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64) @ basis
+        # Each of these is as large as all topics.
+        del basis, means, rows
         # The code of ISLE does not look at documents again once it has put the centres in their means for the last time.
         rounds = int(self.max_iter) - bool(self.compat)
         if rounds:

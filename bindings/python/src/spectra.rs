@@ -181,13 +181,14 @@ pub(crate) fn eigsh_of_function(
 /// Singular triplets of a matrix; with means, of the matrix less these. `known` are right vectors that
 /// are near them, one after another.
 #[pyfunction]
-#[pyo3(signature = (session, a, options, mean=None, known=None))]
+#[pyo3(signature = (session, a, options, mean=None, is_far=false, known=None))]
 pub(crate) fn svds(
     py: Python<'_>,
     session: &Session,
     a: &Bound<'_, PyAny>,
     options: Options,
     mean: Option<PyReadonlyArray1<'_, f64>>,
+    is_far: bool,
     known: Option<PyReadonlyArray1<'_, f64>>,
 ) -> PyResult<Job> {
     let (session, rows) = (session.get()?, sparse::rows(a)?);
@@ -197,7 +198,7 @@ pub(crate) fn svds(
         ..options.options()?
     };
     let plan = || match mean {
-        Some(mean) => spectra::svds_of_centred_rows(session, rows, mean, options),
+        Some(mean) => spectra::svds_of_centred_rows(session, rows, mean, is_far, options),
         None => spectra::svds_of_rows(session, rows, options),
     };
     Job::plan(py, plan, triplets)

@@ -346,6 +346,7 @@ def test_what_cannot_be_searched_is_refused(rng: np.random.Generator) -> None:
         {"ncv": 3},
         {"v0": np.zeros(20)},
         {"maxiter": -1},
+        {"random_state": 1 << 64},
     ):
         with pytest.raises(errors.ArgumentError):
             svds(a, 5, **wrong)
@@ -357,6 +358,10 @@ def test_what_cannot_be_searched_is_refused(rng: np.random.Generator) -> None:
         eigsh(np.triu(np.ones((30, 30))), 2)
     with pytest.raises(errors.ArgumentError, match="not symmetric"):
         eigsh(np.triu(np.ones((30, 30))), 2, block=1)
+    # Products of few digits are not what symmetry says, but good enough for pairs of fewer.
+    symmetric = (a @ a.T).astype(np.float16)
+    of_few_digits = sla.LinearOperator((30, 30), matmat=lambda x: (symmetric @ x.astype("f2")).astype("f8"), dtype="f8")
+    np.testing.assert_allclose(eigsh(of_few_digits, 2, tol=0.02)[0], np.linalg.eigvalsh(a @ a.T)[-2:], rtol=0.02)
     skew = sla.LinearOperator((30, 20), matvec=lambda x: a @ x, rmatvec=lambda x: -(a.T @ x), dtype=a.dtype)
     other = sla.LinearOperator((30, 20), matvec=lambda x: a @ x, rmatvec=lambda x: a[::-1].T @ x, dtype=a.dtype)
     for operator in (skew, other):
@@ -646,6 +651,11 @@ def test_a_covariance_of_sparse_rows_takes_memory_or_gives_way_to_the_iteration(
     far = sp.hstack([np.random.default_rng(0).normal(1e8, [1, 2], (30_000, 2)), a[:, :20]], format="csr")
     exact = np.linalg.eigvalsh(np.cov(far.toarray() - far.mean(axis=0), rowvar=False))[::-1]
     np.testing.assert_allclose(PCA(0.9999).fit(far).explained_variance_[:2], exact[:2], rtol=1e-6)
+    fitted.clear()
+    far = sp.hstack([np.random.default_rng(0).normal(1e8, 1, (30_000, 1)), a], format="csr")
+    exact = np.linalg.eigvalsh(np.cov(far.toarray() - far.mean(axis=0), rowvar=False))[::-1]
+    np.testing.assert_allclose(PCA(3, memory="4MiB").fit(far).explained_variance_, exact[:3], rtol=1e-5)
+    assert not fitted
     share = expected.explained_variance_ratio_.cumsum()
     assert PCA(0.3).fit(stored).n_components_ == int((share <= 0.3).sum()) + 1
     with pytest.raises(errors.OverBudgetError, match="covariance of 600 features"):

@@ -409,14 +409,14 @@ pub fn eigsh_of_rows(
 }
 
 /// Singular triplets of a matrix less the means of its columns, which stays sparse: what principal
-/// components come from.
+/// components come from. `is_far`: the means are longer than [`Centred::far`] allows in one product.
 ///
 /// ```
 #[doc = include_str!("setup.doctest")]
 /// use outcore_compute::spectra::{SpectrumOptions, svds_of_centred_rows};
 ///
 /// // x = [[1, 2], [3, 4], [5, 6]]
-/// let found = svds_of_centred_rows(&session, &x, vec![3.0, 4.0], SpectrumOptions::new(1))?.run()?;
+/// let found = svds_of_centred_rows(&session, &x, vec![3.0, 4.0], false, SpectrumOptions::new(1))?.run()?;
 /// assert!((found.values[0] - 4.0).abs() < 1e-6);
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
@@ -427,11 +427,12 @@ pub fn svds_of_centred_rows(
     session: &Session,
     rows: impl Into<Rows>,
     mean: Vec<f64>,
+    is_far: bool,
     options: SpectrumOptions,
 ) -> Result<Job<Triplets>> {
     let rows = rows.into();
     let dtype = rows.real()?.into();
-    let centred = Centred::new(matrix(session, rows, &options)?, mean)?;
+    let centred = Centred::new(matrix(session, rows, &options)?, mean)?.far(is_far);
     let [m, n] = centred.shape();
     // Far more columns than rows: the basis is of rows then.
     match n > 4 * m {

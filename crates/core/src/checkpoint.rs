@@ -75,13 +75,16 @@ impl CheckpointFile {
             let _ = std::fs::remove_file(&new);
             return Err(error);
         }
-        sync_folder(self.path.parent().unwrap_or(Path::new(".")))
+        let folder = self.path.parent();
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+        sync_folder(folder.unwrap_or(Path::new(".")))
     }
 
     /// What `read` makes of the state and the bytes after it; nothing where there is no file.
     ///
     /// # Errors
-    /// [`Error::Format`] for a file that is not one of these, or too short; those of `read`.
+    /// [`Error::Format`] for a file that is not one of these, or too short; those of `read`;
+    /// [`Error::Store`] where there is none and none can be made.
     pub fn load<S: DeserializeOwned, T>(
         &self,
         read: impl FnOnce(S, &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<T>,
@@ -89,7 +92,15 @@ impl CheckpointFile {
         let object = self.path.display().to_string();
         let file = match File::open(&self.path) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // What cannot be written is told before hours of work.
+                let new = self.unfinished();
+                let made = File::create(&new).and_then(|_| std::fs::remove_file(&new));
+                return match made {
+                    Ok(()) => Ok(None),
+                    Err(source) => Err(Error::of_io(object, source)),
+                };
+            }
             Err(source) => return Err(Error::of_io(object, source)),
         };
         let mut file = BufReader::new(file);

@@ -228,6 +228,8 @@ impl TableWriter {
         };
         let (around, last) = Folder::split(path)?;
         let mut folder = around.create_folder(&last, Unfinished::Removed, &[])?;
+        let what = format!("the map of {name}");
+        let _map = session.engine().reserve(&what, 4 * layout.pages())?;
         let device = VersionWriter::begin(
             &mut folder,
             layout.header.page_bytes as u64,

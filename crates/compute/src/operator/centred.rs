@@ -4,12 +4,13 @@ use outcore_core::{Error, Result, Stage};
 use outcore_kernels::{MatMut, MatRef};
 use outcore_matrix::Array;
 
-use super::{Operator, RowProduct, hash};
+use super::{Operator, RowProduct, gram_of_two_products, hash};
 
 /// A - 1 mean^T, m x n.
 pub struct Centred<O> {
     operator: O,
     mean: Vec<f64>,
+    is_far: bool,
 }
 
 impl<O: Operator> Centred<O> {
@@ -35,7 +36,28 @@ impl<O: Operator> Centred<O> {
                 mean.len()
             )));
         }
-        Ok(Centred { operator, mean })
+        Ok(Centred {
+            operator,
+            mean,
+            is_far: false,
+        })
+    }
+
+    /// Whether the means are so long that A^T A less theirs would lose too many digits: products with it are
+    /// two then, of which each has lost few.
+    ///
+    /// ```
+    #[doc = include_str!("../setup.doctest")]
+    /// use outcore_compute::operator::{Centred, Matrix, Operator};
+    ///
+    /// // a = [[1, 0, 2], [0, 3, 0]]
+    /// let centred = Centred::new(Matrix::new(&session, &a)?, vec![0.5, 1.5, 1.0])?.far(true);
+    /// assert_eq!(centred.gram_pass_bytes(), 2 * centred.pass_bytes());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn far(self, is_far: bool) -> Centred<O> {
+        Centred { is_far, ..self }
     }
 
     /// mean^T x, for each column of x.
@@ -66,6 +88,9 @@ impl<O: Operator> Operator for Centred<O> {
     }
 
     fn gram_held_bytes(&self, columns: usize) -> u64 {
+        if self.is_far {
+            return self.held_bytes(columns) + 8 * (self.shape()[0] * columns) as u64;
+        }
         self.operator.gram_held_bytes(columns) + 8 * (self.mean.len() + columns) as u64
     }
 
@@ -86,6 +111,9 @@ impl<O: Operator> Operator for Centred<O> {
     }
 
     fn gram_pass_bytes(&self) -> u64 {
+        if self.is_far {
+            return 2 * self.pass_bytes();
+        }
         self.operator.gram_pass_bytes()
     }
 
@@ -130,6 +158,9 @@ impl<O: Operator> Operator for Centred<O> {
         mut y: MatMut<'_, f64>,
         stage: &mut Stage,
     ) -> Result<()> {
+        if self.is_far {
+            return gram_of_two_products(self, x, y, stage);
+        }
         self.operator.apply_gram(x, y.as_mut(), stage)?;
         let rows = self.shape()[0] as f64;
         let factors: Vec<f64> = self

@@ -431,6 +431,9 @@ fn shapes<O: Operator>(
         shape(block, WIDE_BLOCKS * block, 0)
     };
     let (all, last) = match (options.block, options.method) {
+        (Some(block), Method::Randomized) => {
+            (vec![shape(block, WIDE_BLOCKS * block, 0)], Vec::new())
+        }
         (Some(block), _) => (vec![narrow(block, BLOCKS_BEYOND)], vec![short(block)]),
         (None, Method::Randomized) => (vec![wide()], Vec::new()),
         (None, method) => {

@@ -413,7 +413,8 @@ impl<'a, O: Operator> Search<'a, O> {
     fn check_symmetry(&self, off: f64, least: f64) -> Result<()> {
         let (name, norm) = (self.operator.name(), self.norm);
         let is_wrong = match self.course.accuracy {
-            Accuracy::Eigen(_) => off > self.rounding(),
+            // Products of few digits are good enough for pairs of fewer.
+            Accuracy::Eigen(tolerance) => off > self.rounding().max(self.norm * tolerance / 10.0),
             Accuracy::Singular(_) => off.max(-least) > NOT_TRANSPOSED * norm,
         };
         match self.course.accuracy {

@@ -1,11 +1,18 @@
 //! Nearest rows: those of the plain twin, for every metric, budget and number of threads.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use outcore::kernels::{Metric, neighbors_reference, view};
 use outcore::neighbors::{
     Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions, nearest_rows,
-    nearest_rows_by_centers, nearest_rows_graph, rows_within,
+    nearest_rows_by_centers, nearest_rows_graph, nearest_rows_over_ranks, rows_within,
 };
-use outcore::{Array, Buf, DType, Error, Job, Order, Output, Session, Settings};
+use outcore::ranks::Ranks;
+use outcore::ring::Messages;
+use outcore::{
+    Array, Buf, DType, Error, Job, Order, Output, Result, Session, Settings, Team, ThreadRanks,
+};
 
 const WIDTH: usize = 24;
 
@@ -322,4 +329,91 @@ fn what_cannot_be_found_is_refused() {
     .unwrap();
     assert_eq!(rows.path(), Some(&*folder.path().join("rows.npy")));
     assert_eq!(rows.to_vec::<i64>().unwrap()[..1], [0]);
+}
+
+/// Ranks that cannot be reached any more once some blocks have come.
+struct Fragile {
+    ranks: ThreadRanks,
+    left: AtomicUsize,
+}
+
+impl Fragile {
+    fn check(&self, other: usize, bytes: usize) -> Result<()> {
+        let one = usize::from(bytes > 4096);
+        let before = self
+            .left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                Some(left.saturating_sub(one))
+            });
+        match before {
+            Ok(0) => Err(Error::Failed {
+                what: format!("rank {other}: gone"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Ranks for Fragile {
+    fn rank(&self) -> usize {
+        self.ranks.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.ranks.size()
+    }
+
+    fn send(&self, to: usize, bytes: &[u8]) -> Result<()> {
+        self.check(to, 0)?;
+        self.ranks.send(to, bytes)
+    }
+
+    fn receive(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
+        self.check(from, bytes.len())?;
+        self.ranks.receive(from, bytes)
+    }
+}
+
+#[test]
+fn a_rank_that_is_gone_ends_the_search_of_the_others() {
+    for blocks in [1, 2, 5] {
+        let threads: Vec<_> = ThreadRanks::new(2)
+            .into_iter()
+            .map(|ranks| {
+                std::thread::spawn(move || {
+                    let (_folder, x, _) = stored(4 << 20, 2, 20_000);
+                    let left = AtomicUsize::new(if ranks.rank() == 0 {
+                        blocks
+                    } else {
+                        usize::MAX
+                    });
+                    let fragile: Arc<dyn Ranks> = Arc::new(Fragile { ranks, left });
+                    let (team, ring) =
+                        (Team::new(Arc::clone(&fragile)), Arc::new(Messages(fragile)));
+                    let options = NeighborOptions {
+                        k: 2,
+                        metric: Metric::Euclidean,
+                    };
+                    let outputs = NeighborOutputs::default();
+                    let job = nearest_rows_over_ranks(
+                        x.session(),
+                        &team,
+                        ring,
+                        (&x).into(),
+                        None,
+                        options,
+                        outputs,
+                    );
+                    job.and_then(Job::run).map(drop)
+                })
+            })
+            .collect();
+        let ended: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect();
+        let error = ended[0].as_ref().unwrap_err().to_string();
+        assert!(error.contains("gone"), "{error}");
+        assert!(ended[1].is_err());
+    }
 }

@@ -349,6 +349,15 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
                 for (found, expected) in found.iter().zip([&along, &across, &twice]) {
                     close(found, expected, what);
                 }
+                if centred {
+                    let far = Centred::new(matrix(), mean.clone()).unwrap().far(true);
+                    for (found, expected) in products(&place, far, width)
+                        .iter()
+                        .zip([&along, &across, &twice])
+                    {
+                        close(found, expected, what);
+                    }
+                }
                 if !centred {
                     close(&products(&place, Gram(matrix()), width)[0], &twice, what);
                 }

@@ -37,8 +37,9 @@ pub struct VersionWriter {
 }
 
 impl VersionWriter {
-    /// Bytes that a writer holds for each page, at most.
-    pub const PAGE_STATE_BYTES: u64 = 4 + 4 + 1;
+    /// Bytes that a writer holds for each page, at most: places that are free or will be, whether its own is
+    /// fresh, and the map of a version that is being committed.
+    pub const PAGE_STATE_BYTES: u64 = 4 + 4 + 1 + 4;
 
     /// What version 0 is in a new folder, with pages in the order of their numbers: the device of the pages,
     /// which the caller fills before it commits the folder.
