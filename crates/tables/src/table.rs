@@ -488,7 +488,7 @@ fn matrices_at(session: &Session, path: &Path, opening: &Opening) -> Result<Vec<
     if is_index(path) {
         return matrices_of_index(session, path, opening);
     }
-    let (file, head) = of_one_file(session, path, || Ok(read_head(path, &object)?))?;
+    let (file, head) = of_one_file(session, path, || read_head(path, &object))?;
     match head {
         Some(dense) => {
             let is_matrix =
