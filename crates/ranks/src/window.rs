@@ -244,13 +244,13 @@ impl OneSided for Window {
             slot.close();
         }
         // SAFETY: the window is valid.
-        self.mpi
-            .check(unsafe { (self.mpi.call.MPI_Win_unlock_all)(self.window) })?;
+        let unlocked = unsafe { (self.mpi.call.MPI_Win_unlock_all)(self.window) };
+        self.mpi.check(unlocked)?;
         // To free it while another rank still flushes is a deadlock with UCX over TCP.
         barrier(&self.ranks)?;
         // SAFETY: the window is valid, and is not used any more.
-        self.mpi
-            .check(unsafe { (self.mpi.call.MPI_Win_free)(&mut self.window) })
+        let freed = unsafe { (self.mpi.call.MPI_Win_free)(&mut self.window) };
+        self.mpi.check(freed)
     }
 }
 

@@ -246,7 +246,7 @@ fn a_file_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other() {
         });
         let mut opened = 0;
         for _ in 0..2000 {
-            match Table::open(&session, &[at.clone()], &Opening::default()) {
+            match Table::open(&session, std::slice::from_ref(&at), &Opening::default()) {
                 Ok(table) => {
                     let (rows, dim) = (table.rows(), table.dim());
                     assert!([(100, 4), (70, 6), (50, 8)].contains(&(rows, dim)));
