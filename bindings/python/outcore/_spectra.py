@@ -291,8 +291,8 @@ def svds(
         float32 matrices are made in float32, else in float64.
     v0 : array_like, optional
         The first of the start vectors, of which each has an element for each column of A; for each row of an
-        operator that has fewer rows, and of a matrix that has fewer than a quarter of the columns. Of a CSC matrix rows and columns
-        change places here.
+        operator that has fewer rows, and of a matrix that has fewer than a quarter of the columns. Of a CSC matrix rows and
+        columns change places here.
     ncv, maxiter, method, block, check, checkpoint, random_state
         As of `eigsh`.
 
