@@ -6,7 +6,8 @@
 //!   blocks   how far the rows of each are from their centre, and reach towards others: in memory
 //!   queries  in scratch, by their nearest centre
 //!   group    1. each of its queries meets the rows of its own centre, and finds a limit
-//!            2. blocks that may hold a row within the limit of one of them pass by
+//!            2. blocks that may hold a row within the limit of one of them pass by, and are
+//!               compared with the queries of which that is so
 //!   results  in the order of scratch, then in that of the queries
 //! ```
 //!
