@@ -6,8 +6,9 @@ is free, which it is when its last block has been computed with and has gone on.
 - `exchange`: when computing is over, a rank sends and receives at once, and then computes on; `mpi`.
 - `overlap`: blocks go on while ranks compute; all others, which differ in slots and in what a transfer costs.
 
-Where ranks share cores, rank r computes on core r % cores, at a part of its speed: `crowding` says by how much two ranks on one
-core are slower than one after the other, since they share its caches and look for messages while the other computes.
+Where ranks share cores, rank r computes on core r % cores, and what is sent and received takes of it, too: each computation and
+each end of a transfer has an equal part. `crowding` says by how much two ranks on one core are slower still, since they share its
+caches and look for messages while the other computes.
 
 Not in it: the order in which a kernel shares a core, links that ranks share, and queries in several groups, for each of which the
 rows go round once more.
@@ -96,6 +97,10 @@ class _Rank:
         "idle_since",
         "left_s",
         "loading",
+        "moved_version",
+        "moving_left_s",
+        "moving_rate",
+        "moving_since",
         "phases",
         "rate",
         "receiving",
@@ -111,6 +116,8 @@ class _Rank:
         self.loading = self.sending = self.receiving = self.computing = False
         self.phases: set[str] = set()
         self.left_s, self.rate, self.since, self.version = 0.0, 0.0, 0.0, 0
+        # Of the transfer to the right.
+        self.moving_left_s, self.moving_rate, self.moving_since, self.moved_version = 0.0, 0.0, 0.0, 0
         self.idle_since = 0.0
         self.times = {"computing": 0.0, "waiting": 0.0, "exchanging": 0.0}
 
@@ -127,6 +134,9 @@ class _Ring:
         self.cores = min(costs.cores or self.count, self.count)
         self.active = [0] * self.cores
         """Ranks that compute on each core."""
+        self.moving = [0] * self.cores
+        """Ends of transfers on each, where ranks share them."""
+        self.is_shared = self.cores < self.count
 
     def run(self) -> Times:
         for rank in range(self.count):
@@ -135,7 +145,8 @@ class _Ring:
             self.advance(rank)
         while self.events:
             self.now, _, what, rank, version = heapq.heappop(self.events)
-            if what == "computed" and version != self.ranks[rank].version:
+            one = self.ranks[rank]
+            if (what == "computed" and version != one.version) or (what == "sent" and version != one.moved_version):
                 continue
             getattr(self, what)(rank)
             for near in {rank, (rank + 1) % self.count, (rank - 1) % self.count}:
@@ -173,10 +184,7 @@ class _Ring:
             self.later(self.costs.loading_s, "loaded", rank)
         if self.may_send(one, right):
             one.sending = right.receiving = True
-            if self.design == "overlap":
-                self.share(rank)
-                self.share((rank + 1) % self.count)
-            self.later(self.costs.transfer_s + self.costs.latency_s, "sent", rank)
+            self.begin_transfer(rank)
         if not one.computing and not one.phases and one.computed < self.rounds and self.is_here(one, one.computed):
             hop, index = one.computed % self.count, one.computed // self.count
             one.times["waiting"] += self.now - one.idle_since
@@ -185,7 +193,19 @@ class _Ring:
             seconds = self.costs.block_s if self.costs.block_s.ndim == 2 else self.costs.block_s[rank]
             one.left_s = float(seconds[(rank - hop) % self.count, index])
             self.active[rank % self.cores] += 1
-            self.share_core(rank)
+            self.share_core(rank % self.cores)
+
+    def begin_transfer(self, rank: int) -> None:
+        one = self.ranks[rank]
+        if self.is_shared:
+            # A rank that sends a block and receives one takes a core for as long as a transfer does.
+            one.moving_left_s, one.moving_rate, one.moving_since = self.costs.transfer_s / 2, 0.0, self.now
+            self.move(rank, 1)
+            return
+        if self.design == "overlap":
+            self.share(rank)
+            self.share((rank + 1) % self.count)
+        self.later(self.costs.transfer_s + self.costs.latency_s, "sent", rank, one.moved_version)
 
     def may_send(self, one: _Rank, right: _Rank) -> bool:
         if one.sending or one.sent >= self.rounds or not self.is_here(one, one.sent):
@@ -204,17 +224,42 @@ class _Ring:
         one.left_s -= one.rate * (self.now - one.since)
         core = rank % self.cores
         is_crowded = core < self.count - self.cores
-        rate = 1.0 / self.active[core] / (self.costs.crowding if is_crowded else 1.0)
-        if self.design == "overlap":
+        rate = 1.0 / (self.active[core] + self.moving[core]) / (self.costs.crowding if is_crowded else 1.0)
+        if self.design == "overlap" and not self.is_shared:
             rate *= max(0.05, 1.0 - self.drag * (one.sending + one.receiving))
         one.rate, one.since = rate, self.now
         one.version += 1
         self.later(max(0.0, one.left_s) / rate, "computed", rank, one.version)
 
-    def share_core(self, rank: int) -> None:
-        """When another number of ranks compute on its core."""
-        for other in range(rank % self.cores, self.count, self.cores):
-            self.share(other)
+    def share_core(self, core: int) -> None:
+        """When another number of ranks compute on it, or of transfers end there."""
+        for rank in range(core, self.count, self.cores):
+            self.share(rank)
+        if self.is_shared:
+            for rank in range(self.count):
+                if core in self.ends(rank):
+                    self.share_transfer(rank)
+
+    def share_transfer(self, rank: int) -> None:
+        one = self.ranks[rank]
+        if not one.sending:
+            return
+        one.moving_left_s -= one.moving_rate * (self.now - one.moving_since)
+        one.moving_rate = 1.0 / max(self.active[core] + self.moving[core] for core in self.ends(rank))
+        one.moving_since = self.now
+        one.moved_version += 1
+        self.later(max(0.0, one.moving_left_s) / one.moving_rate + self.costs.latency_s, "sent", rank, one.moved_version)
+
+    def ends(self, rank: int) -> tuple[int, int]:
+        """The cores of a transfer to the right."""
+        return rank % self.cores, (rank + 1) % self.count % self.cores
+
+    def move(self, rank: int, more: int) -> None:
+        """A transfer to the right begins or has ended."""
+        for core in self.ends(rank):
+            self.moving[core] += more
+        for core in set(self.ends(rank)):
+            self.share_core(core)
 
     # What has ended
 
@@ -228,7 +273,10 @@ class _Ring:
         one.sending = right.receiving = False
         right.arrived = one.sent + 2
         one.sent += 1
+        one.moved_version += 1
         self.skip(one)
+        if self.is_shared:
+            self.move(rank, -1)
         if self.design == "overlap":
             self.share(rank)
             self.share((rank + 1) % self.count)
@@ -250,7 +298,7 @@ class _Ring:
         self.active[rank % self.cores] -= 1
         if self.design != "overlap" and not self.is_own(round_ + 1):
             one.phases = {"send", "receive"}
-        self.share_core(rank)
+        self.share_core(rank % self.cores)
 
 
 # Constants of measured runs
