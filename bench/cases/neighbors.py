@@ -145,7 +145,8 @@ def clustered(context: Context) -> Case:
         ),
         notes=(
             "`computed` and `read` are shares of the operations and bytes of a search that leaves nothing out, as its plan says, "
-            "in which rows that look for each other meet once for both; to put rows in order is counted.",
+            "in which rows that look for each other meet once for both; to put rows in order is counted. Operations are those "
+            "planned: of the queries that meet a block, only those are compared that may have a neighbour in it.",
         ),
     )
 
