@@ -436,6 +436,13 @@ def test_what_ends_one_rank_ends_all(does, tmp_path):
     assert done.returncode != 0 and ENDINGS[does] in done.stderr
 
 
+def test_openshmem_is_refused_under_the_launcher_of_mpich():
+    begun = {**{name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "SLURM_"))}, "PMI_RANK": "0"}
+    program = "from outcore import ranks; ranks.mpi('osh_oc')"
+    done = subprocess.run([sys.executable, "-c", program], env=begun, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0 and "launcher is MPICH's" in done.stderr
+
+
 @pytest.mark.skipif(BESIDE is None, reason="no wheel of Open MPI")
 def test_a_communicator_of_mpi4py_is_taken_by_its_handle(tmp_path):
     pytest.importorskip("mpi4py")

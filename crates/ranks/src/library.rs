@@ -82,11 +82,19 @@ pub(crate) struct Mpi {
     is_ours: Mutex<bool>,
 }
 
+/// Whether the launcher of MPICH has begun this process, or one that speaks as it does.
+fn is_of_hydra() -> bool {
+    std::env::var_os("PMI_RANK").is_some() && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_none()
+}
+
+/// Whether it was MPICH's own.
+pub(crate) fn is_of_mpich() -> bool {
+    is_of_hydra() && std::env::var_os("SLURM_JOB_ID").is_none()
+}
+
 /// The names that the libraries of the two interfaces have, those of the launcher first.
 fn names() -> [&'static str; 4] {
-    let is_hydra = std::env::var_os("PMI_RANK").is_some()
-        && std::env::var_os("OMPI_COMM_WORLD_SIZE").is_none();
-    match is_hydra {
+    match is_of_hydra() {
         true => [
             "libmpi.so.12",
             "libmpich.so.12",

@@ -13,7 +13,7 @@ use outcore_core::ranks::barrier;
 use outcore_core::ring::{OneSided, RingShape, Slot, Words};
 use outcore_core::{Error, Result};
 
-use crate::library::Mpi;
+use crate::library::{Mpi, is_of_mpich};
 use crate::memory::RawSlot;
 use crate::world::MpiRanks;
 
@@ -70,6 +70,11 @@ impl Shmem {
     /// # Errors
     /// Where there is none, or MPI began without it: Open MPI 4.1 exchanges the places of heaps too early then.
     pub(crate) fn get() -> Result<&'static Shmem> {
+        if is_of_mpich() {
+            return Err(Error::value(
+                "OpenSHMEM is that of Open MPI, and the launcher is MPICH's: take design mpi_rma, mpi or mpi_o",
+            ));
+        }
         if Shmem::opened().get().is_none() && Mpi::has_begun() {
             return Err(Error::value(
                 "OpenSHMEM has to begin before MPI, which has begun in this process: make ranks of design osh_oc first, or take design mpi_rma",
