@@ -373,7 +373,7 @@ def native_options(
     ArgumentError
         For a value outside its range.
     """
-    # More restarts than anybody waits for, as sys.maxsize asks for.
+    # sys.maxsize restarts mean no limit.
     maxiter = min(maxiter, MOST) if isinstance(maxiter, Integral) else maxiter
     least = {"k": 1, "ncv": 1, "block": 1, "maxiter": 0, "random_state": 0}
     given = {"k": k, "ncv": ncv, "block": block, "maxiter": maxiter, "random_state": random_state}

@@ -91,7 +91,7 @@ def measure(
         if run.returncode != 0 or told is None:
             raise FailedError(f"{design} on {ranks} ranks: {(errors or output).strip()[:2000]}")
         digest = hashlib.sha256(found.read_bytes()).hexdigest()
-    # Where the labels were is of no use to anybody.
+    # The path of the labels is one of this machine.
     result = summary({name: value for name, value in json.loads(told).items() if name != "output"})
     result |= {
         "design": design or "alone",

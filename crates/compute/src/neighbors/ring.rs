@@ -534,7 +534,7 @@ impl<T: Real> Pass<'_, T> {
         error.map_or(Ok(()), Err)
     }
 
-    /// After an error of the ring, nobody waits for it.
+    /// After an error of the ring, neither thread waits for its blocks any more.
     fn noticed<R>(&self, result: Result<R>) -> Result<R> {
         result.inspect_err(|_| self.broken.store(true, Ordering::Release))
     }
