@@ -60,10 +60,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return session_of(*operands, memory=self.memory)
 
     @contextlib.contextmanager
-    def _fitting(self, X: Any, least: int = 1) -> Iterator[tuple[Any, Session, Run]]:
+    def _fitting(self, X: Any, least: int = 1, held: Callable[[Any], int] | None = None) -> Iterator[tuple[Any, Session, Run]]:
         """X as it is fitted, its session, and what carries out a job of the fit. All that runs inside has one trace, `trace_`.
 
-        X has `least` rows at least.
+        X has `least` rows at least. `held` are bytes of the budget for arrays that the fit of X holds between its runs.
 
         After Ctrl-C or an error the estimator is what it was before; if the job that Ctrl-C ended has a partial result, what
         `keep` makes of that, with nothing else learned.
@@ -71,7 +71,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         before = dict(self.__dict__)
         try:
             X = self._checked(X, reset=True, least=least)
-            session = self._session(X)
+            session = self._session(X)._beside(0 if held is None else held(X))
             shapes = {name: self.__dict__[name] for name in ("n_features_in_", "feature_names_in_") if name in self.__dict__}
 
             def run(job: _native.Job, label: str, keep: Callable[[Any], None] | None = None) -> Any:

@@ -144,6 +144,22 @@ class Session:
         size = parse_bytes(memory)
         return self if size == self.memory else _Part(self._whole, size)
 
+    def _beside(self, held: int) -> Session:
+        """This session, for calls beside which `held` bytes of its budget are arrays.
+
+        Raises
+        ------
+        OverBudgetError
+            Where nothing is left for the calls.
+        """
+        if held == 0:
+            return self
+        memory = self.memory
+        if held >= memory:
+            told = f"{show_bytes(held)} that are held between runs need more than the budget of {show_bytes(memory)}"
+            raise OverBudgetError(told, needed=held + 1, available=memory, budget=memory)
+        return _Part(self._whole, memory - held)
+
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
         if is_planning():
             raise Planned(job)

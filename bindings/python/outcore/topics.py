@@ -40,6 +40,10 @@ DIGITS, DIGIT_BITS = 3, 11
 
 COMPAT_EPS3 = 5.0
 
+HELD_DOCUMENT, HELD_WORD, HELD_ENTRY = 16, 64, 16
+"""Bytes of the budget, beside what each pass takes: of a document its scale, and its entries or its cluster twice; of a word
+what is known of it; of a word in a topic the singular vectors in two forms, or the first centres."""
+
 LIST_WORDS = 64
 """Words of a topic whose coherence is measured, at most."""
 
@@ -114,7 +118,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     Notes
     -----
     Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
-    2014). Holds some 40 bytes a document, 16 for each document of the most frequent word, and k d numbers a few times.
+    2014). Holds 16 bytes a document and 16 a word of each topic, and in its passes up to 24 a document, 16 for each document
+    of the most frequent word, and k d numbers a few times: all of it within the budget.
 
     Documents count as if all had the mean length. Where values are below 1 on average, as those of TF-IDF are, they count in
     units of their mean.
@@ -180,16 +185,18 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             For negative values, and for more topics than documents with words. NotFiniteError for NaN or infinity;
             OverBudgetError, before anything is read, where topics or what is known of documents have no room.
         """
-        with self._fitting(X) as (X, session, run):
-            self._check_parameters()
+        self._check_parameters()
+        with self._fitting(X, held=self._held_bytes) as (X, session, run):
             self._check_room(X, session)
             corpus = _Corpus(X, session, run, self.compat)
             self._check_count(corpus.filled, X, f"n_samples={X.shape[0]}")
             corpus.turn()
             seed = seed_of(self.random_state)
             kept, left = self._thresholded(corpus, seed)
-            labels = self._clustered(corpus, left, seed)
-            self._keep(corpus, kept, labels, computed(X))
+            clusters = np.full(X.shape[0], NONE)
+            clusters[kept] = self._clustered(corpus, left, seed)
+            del kept, left
+            self._keep(corpus, clusters, computed(X))
             self.vocabulary_ = _words_of(X)
         return self
 
@@ -217,11 +224,16 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             what = f"has {documents} document(s) with words ({which})" if documents else f"has no words ({which})"
             raise ArgumentError(f"{X!r} {what}, too few for n_components={self.n_components} topics")
 
+    def _held_bytes(self, X: Any) -> int:
+        (samples, words), count = X.shape, int(self.n_components)
+        return HELD_DOCUMENT * samples + (HELD_WORD + HELD_ENTRY * count) * words
+
     def _check_room(self, X: Any, session: Session) -> None:
         """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused."""
         (samples, words), count = X.shape, int(self.n_components)
         empty = native_sparse(scipy.sparse.csr_matrix((samples, words), dtype=computed(X)), session, "X")
         none, scales = np.full(words, NONE), np.zeros(samples)
+        _native.topic_kept(session._inner, empty, scales, np.zeros(words))
         clusters, pairs = np.full(samples, NONE), self.n_edge_topics > 0
         _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, pairs)
         if samples >= count:
@@ -233,25 +245,27 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         """A part of the documents that a topic dominates."""
         return max(1, int(min(part * self.w0 * documents / (2 * self.n_components), documents)))
 
-    def _thresholded(self, corpus: _Corpus, seed: int) -> tuple[npt.NDArray[np.intp], _native.SparseMatrix]:
-        """The documents that are clustered, and what thresholds leave of them."""
+    def _thresholded(self, corpus: _Corpus, seed: int) -> tuple[npt.NDArray[np.bool_], _native.SparseMatrix]:
+        """Which documents are clustered, and what thresholds leave of them."""
         run, inner, scales = corpus.run, corpus.session._inner, corpus.scales
         equal = int(min(np.ceil(3 * self.eps1 * self.w0 * corpus.filled / self.n_components), corpus.filled))
         above = self._per_topic(1, corpus.filled)
         thresholds: Vector = run(_native.topic_thresholds(inner, corpus.words, scales, above, equal), "thresholds of words")
         job = _native.topic_kept(inner, corpus.documents, scales, thresholds)
         found = run(job, "words above thresholds").reshape(-1, 2)
-        entries, weights = found[:, 0].astype(np.uint64), found[:, 1]
+        entries = found[:, 0].astype(np.uint64)
         if self.sample_rate is not None and self.sample_rate < 1:
             # Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006): u^(1 / weight), by its logarithm.
             draws = np.log1p(-np.random.RandomState(seed % (1 << 32)).random_sample(len(entries)))
-            keys = np.divide(draws, weights, out=np.full(len(entries), -np.inf), where=weights > 0)
+            keys = np.divide(draws, found[:, 1], out=np.full(len(entries), -np.inf), where=found[:, 1] > 0)
             wanted = max(int(self.n_components), round(float(self.sample_rate) * len(entries)))
             entries[np.argsort(-keys, kind="stable")[wanted:]] = 0
-        kept = np.flatnonzero(entries)
-        self._check_count(len(kept), corpus.X, "above the thresholds of words")
+            del draws, keys
+        del found
+        self._check_count(int(np.count_nonzero(entries)), corpus.X, "above the thresholds of words")
         self.thresholds_ = thresholds
-        return kept, run(_native.topic_thresholded(inner, corpus.documents, scales, thresholds, entries), "keeping words")
+        job = _native.topic_thresholded(inner, corpus.documents, scales, thresholds, entries)
+        return entries > 0, run(job, "keeping words")
 
     def _clustered(self, corpus: _Corpus, left: _native.SparseMatrix, seed: int) -> npt.NDArray[np.int32]:
         """The cluster of each row of what is left: k-means along its singular vectors, then along all words.
@@ -271,7 +285,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         rows = Array._result(session, run(_native.csrmm(session._inner, left, across, 1.0, 0.0, None), "projecting"))
         del across
         random, shown = np.random.RandomState(seed % (1 << 32)), self.progress
-        means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=self.memory, progress=shown)
+        means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=session.memory, progress=shown)
         start = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64) @ basis
         # Each of these is as large as all topics.
         del basis, means, rows
@@ -286,12 +300,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         labels: npt.NDArray[np.int32] = clustered["labels"]
         return labels
 
-    def _keep(self, corpus: _Corpus, kept: npt.NDArray[np.intp], labels: npt.NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+    def _keep(self, corpus: _Corpus, clusters: Labels, dtype: np.dtype[Any]) -> None:
         """Makes topics of clusters."""
         run, inner, count = corpus.run, corpus.session._inner, int(self.n_components)
         samples, words = len(corpus.scales), len(self.thresholds_)
-        clusters = np.full(samples, NONE)
-        clusters[kept] = labels
         documents = samples if self.compat else corpus.filled
         rate = 1.0 if self.sample_rate is None else float(self.sample_rate)
         rank = self._per_topic(self.eps2, documents * rate)
@@ -313,8 +325,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         topics /= topics.sum(axis=1)[:, None]
         self.components_ = topics.astype(dtype, copy=False)
         self.catchwords_ = catchwords
-        self.labels_ = clusters.astype(np.int32)
-        self.topic_sizes_ = np.bincount(labels, minlength=count)
+        # NONE is -1.
+        self.labels_ = clusters.view(np.int32)
+        self.topic_sizes_ = np.bincount(self.labels_[self.labels_ >= 0], minlength=count)
         best = np.argsort(-pairs.ravel(), kind="stable")[: self.n_edge_topics]
         best = best[pairs.ravel()[best] > 0]
         self.edge_topics_ = np.column_stack(np.divmod(best, count))
@@ -357,7 +370,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         """
         check_is_fitted(self)
         X = self._checked(X, reset=False)
-        session = self._session(X, out)
+        session = self._session(X, out)._beside(8 * self.components_.size)
         with session._as_one():
             topics = np.ascontiguousarray(self.components_.T, np.float64)
             steps, rate = int(self.inference_iter), 10.0

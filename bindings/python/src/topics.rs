@@ -50,7 +50,7 @@ pub(crate) fn topic_kept(
     let (session, documents) = (session.get()?, documents.get()?);
     let (scales, thresholds) = (vector(&scales), vector(&thresholds));
     let plan = || topics::kept(session, documents, scales, thresholds);
-    Job::plan(py, plan, |py, found| numbers(py, found.concat()))
+    Job::plan(py, plan, |py, found| numbers(py, found.into_flattened()))
 }
 
 /// The matrix of what reaches the thresholds.
