@@ -16,6 +16,8 @@ REAL_DOCUMENTS = 63_436
 DRAWN_DOCUMENTS = 4_000_000
 """A quarter of their counts holds 100 centres of all words with their sums, which k-means needs at once."""
 BUDGET = 64 * MIB
+LEAST_BUDGET = 24 * MIB
+"""Of trials."""
 
 OURS = "outcore TopicModel"
 IN_MEMORY = "outcore TopicModel, all in memory"
@@ -93,7 +95,7 @@ def against(
 def memory(context: Context) -> Case:
     documents = max(20_000, context.count(DRAWN_DOCUMENTS))
     a = TopicFolder(context.path(f"topics-drawn-{documents}-seed8"), documents, drawn=True, seed=8)
-    budget = quarter(a.learned_bytes)
+    budget = max(LEAST_BUDGET, quarter(a.learned_bytes))
     common: dict[str, Any] = {"a": a.path, "k": max(5, context.count(TOPICS)), "scratch": context.path("scratch")}
     return Case(
         "topics-memory",

@@ -5,6 +5,7 @@ What a rival reads is made before the clock starts, in the form that it wants; t
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -28,6 +29,14 @@ SWEEPS = 500
 """Of Gibbs sampling."""
 
 COHERENCE_WORDS, DIVERSITY_WORDS = 10, 25
+
+
+def nothing(spec: Spec) -> Result:
+    from legs.ours import nothing
+
+    for module in ("outcore.text", "outcore.topics"):
+        importlib.import_module(module)
+    return nothing(spec)
 
 
 def ours(spec: Spec) -> Result:

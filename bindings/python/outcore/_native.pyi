@@ -26,6 +26,7 @@ __all__ = [
     "StreamWriter",
     "Tables",
     "Team",
+    "TopicScales",
     "Trace",
     "VERSION",
     "affine",
@@ -369,21 +370,24 @@ def kmeans_assign(
 ) -> Job: ...
 def kmeans_distances(session: Session, x: SparseMatrix | _Operand, centers: npt.NDArray[np.float64], out: _Output) -> Job: ...
 def take_rows(session: Session, x: SparseMatrix | _Operand, wanted: npt.NDArray[np.uint64]) -> Job: ...
-def topic_thresholds(session: Session, words: SparseMatrix, scales: npt.NDArray[np.float64], above: int, equal: int) -> Job: ...
-def topic_kept(
-    session: Session, documents: SparseMatrix, scales: npt.NDArray[np.float64], thresholds: npt.NDArray[np.float64]
-) -> Job: ...
+
+class TopicScales:
+    def __init__(self, scales: npt.NDArray[np.float64]) -> None: ...
+    def __len__(self) -> int: ...
+
+def topic_thresholds(session: Session, words: SparseMatrix, scales: TopicScales, above: int, equal: int) -> Job: ...
+def topic_kept(session: Session, documents: SparseMatrix, scales: TopicScales, thresholds: npt.NDArray[np.float64]) -> Job: ...
 def topic_thresholded(
     session: Session,
     documents: SparseMatrix,
-    scales: npt.NDArray[np.float64],
+    scales: TopicScales,
     thresholds: npt.NDArray[np.float64],
-    entries: npt.NDArray[np.uint64],
+    entries: npt.NDArray[np.uint32],
 ) -> Job: ...
 def topic_catchwords(
     session: Session,
     words: SparseMatrix,
-    scales: npt.NDArray[np.float64],
+    scales: TopicScales,
     clusters: npt.NDArray[np.uint32],
     count: int,
     rank: int,
@@ -393,7 +397,7 @@ def topic_catchwords(
 def topic_sum_digits(
     session: Session,
     documents: SparseMatrix,
-    scales: npt.NDArray[np.float64],
+    scales: TopicScales,
     of_words: npt.NDArray[np.uint32],
     digit: int,
     prefixes: npt.NDArray[np.uint32],
@@ -401,7 +405,7 @@ def topic_sum_digits(
 def topic_sums(
     session: Session,
     documents: SparseMatrix,
-    scales: npt.NDArray[np.float64],
+    scales: TopicScales,
     of_words: npt.NDArray[np.uint32],
     sums: npt.NDArray[np.float32],
     above: bool,

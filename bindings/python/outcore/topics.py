@@ -118,8 +118,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     Notes
     -----
     Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
-    2014). Holds 16 bytes a document and 16 a word of each topic, and in its passes up to 24 a document, 16 for each document
-    of the most frequent word, and k d numbers a few times: all of it within the budget.
+    2014). Holds 16 bytes a document and 16 a word of each topic, and in its passes up to 16 a document, 16 for each document of
+    the most frequent word, and k d numbers a few times: all of it within the budget.
 
     Documents count as if all had the mean length. Where values are below 1 on average, as those of TF-IDF are, they count in
     units of their mean.
@@ -232,7 +232,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused."""
         (samples, words), count = X.shape, int(self.n_components)
         empty = native_sparse(scipy.sparse.csr_matrix((samples, words), dtype=computed(X)), session, "X")
-        none, scales = np.full(words, NONE), np.zeros(samples)
+        none, scales = np.full(words, NONE), _native.TopicScales(np.zeros(samples))
         _native.topic_kept(session._inner, empty, scales, np.zeros(words))
         clusters, pairs = np.full(samples, NONE), self.n_edge_topics > 0
         _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, pairs)
@@ -252,16 +252,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         above = self._per_topic(1, corpus.filled)
         thresholds: Vector = run(_native.topic_thresholds(inner, corpus.words, scales, above, equal), "thresholds of words")
         job = _native.topic_kept(inner, corpus.documents, scales, thresholds)
-        found = run(job, "words above thresholds").reshape(-1, 2)
-        entries = found[:, 0].astype(np.uint64)
+        entries, weights = run(job, "words above thresholds")
         if self.sample_rate is not None and self.sample_rate < 1:
             # Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006): u^(1 / weight), by its logarithm.
             draws = np.log1p(-np.random.RandomState(seed % (1 << 32)).random_sample(len(entries)))
-            keys = np.divide(draws, found[:, 1], out=np.full(len(entries), -np.inf), where=found[:, 1] > 0)
+            keys = np.divide(draws, weights, out=np.full(len(entries), -np.inf), where=weights > 0)
             wanted = max(int(self.n_components), round(float(self.sample_rate) * len(entries)))
             entries[np.argsort(-keys, kind="stable")[wanted:]] = 0
             del draws, keys
-        del found
+        del weights
         self._check_count(int(np.count_nonzero(entries)), corpus.X, "above the thresholds of words")
         self.thresholds_ = thresholds
         job = _native.topic_thresholded(inner, corpus.documents, scales, thresholds, entries)
@@ -533,7 +532,7 @@ class _Corpus:
         documents = max(self.filled, 1)
         length = sums.sum() / documents
         length = max(np.floor(length), 1.0) if compat else max(length, float(columns["nonzeros"].sum()) / documents)
-        self.scales: Vector = np.divide(length, sums, out=np.zeros_like(sums), where=sums > 0)
+        self.scales = _native.TopicScales(np.divide(length, sums, out=np.zeros_like(sums), where=sums > 0))
         self.frequencies: Vector = columns["mean"]
 
     def turn(self) -> None:

@@ -104,8 +104,8 @@ mod _native {
     use crate::tables::{PendingLookUp, RowWriter, Tables, cache_misses, reuse_shares};
     #[pymodule_export]
     use crate::topics::{
-        topic_catchwords, topic_co_occurrences, topic_kept, topic_sum_digits, topic_sums,
-        topic_thresholded, topic_thresholds, topic_weights,
+        TopicScales, topic_catchwords, topic_co_occurrences, topic_kept, topic_sum_digits,
+        topic_sums, topic_thresholded, topic_thresholds, topic_weights,
     };
     #[pymodule_export]
     use crate::trace::{Trace, merge_traces};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
-use outcore::topics::{self, Catchwords, Chosen, Ranks};
+use outcore::topics::{self, Catchwords, Chosen, KeptWords, Ranks};
 use pyo3::prelude::*;
 
 use crate::job::{Job, numbers};
@@ -22,35 +22,55 @@ fn whole<T: numpy::Element>(py: Python<'_>, values: Vec<T>) -> PyResult<Py<PyAny
     Ok(PyArray1::from_vec(py, values).into_any().unbind())
 }
 
+/// How documents are scaled, in memory once for all passes.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct TopicScales(Arc<Vec<f64>>);
+
+#[pymethods]
+impl TopicScales {
+    #[new]
+    fn new(scales: Numbers<'_>) -> Self {
+        TopicScales(Arc::new(vector(&scales)))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// The threshold of each word.
 #[pyfunction]
 pub(crate) fn topic_thresholds(
     py: Python<'_>,
     session: &Session,
     words: &SparseMatrix,
-    scales: Numbers<'_>,
+    scales: &TopicScales,
     above: u64,
     equal: u64,
 ) -> PyResult<Job> {
-    let (session, words, scales) = (session.get()?, words.get()?, vector(&scales));
+    let (session, words, scales) = (session.get()?, words.get()?, Arc::clone(&scales.0));
     let plan = || topics::thresholds(session, words, scales, above, equal);
     Job::plan(py, plan, numbers)
 }
 
-/// Entries of each document that reach the thresholds, and the sum of these: flat, document after
-/// document.
+/// Entries of each document that reach the thresholds, and the sums of these.
 #[pyfunction]
 pub(crate) fn topic_kept(
     py: Python<'_>,
     session: &Session,
     documents: &SparseMatrix,
-    scales: Numbers<'_>,
+    scales: &TopicScales,
     thresholds: Numbers<'_>,
 ) -> PyResult<Job> {
     let (session, documents) = (session.get()?, documents.get()?);
-    let (scales, thresholds) = (vector(&scales), vector(&thresholds));
+    let (scales, thresholds) = (Arc::clone(&scales.0), vector(&thresholds));
     let plan = || topics::kept(session, documents, scales, thresholds);
-    Job::plan(py, plan, |py, found| numbers(py, found.into_flattened()))
+    Job::plan(py, plan, |py, found| {
+        let each = || found.iter();
+        let entries = PyArray1::from_iter(py, each().map(|kept: &KeptWords| kept.entries));
+        let weights = PyArray1::from_iter(py, each().map(|kept| kept.weight));
+        Ok((entries, weights).into_pyobject(py)?.into_any().unbind())
+    })
 }
 
 /// The matrix of what reaches the thresholds.
@@ -59,12 +79,12 @@ pub(crate) fn topic_thresholded(
     py: Python<'_>,
     session: &Session,
     documents: &SparseMatrix,
-    scales: Numbers<'_>,
+    scales: &TopicScales,
     thresholds: Numbers<'_>,
-    entries: PyReadonlyArray1<'_, u64>,
+    entries: Labels<'_>,
 ) -> PyResult<Job> {
     let (session, documents) = (session.get()?, documents.get()?);
-    let (scales, thresholds) = (vector(&scales), vector(&thresholds));
+    let (scales, thresholds) = (Arc::clone(&scales.0), vector(&thresholds));
     let entries = vector(&entries);
     let plan = || topics::thresholded(session, documents, scales, thresholds, entries);
     Job::plan(py, plan, made)
@@ -77,7 +97,7 @@ pub(crate) fn topic_catchwords(
     py: Python<'_>,
     session: &Session,
     words: &SparseMatrix,
-    scales: Numbers<'_>,
+    scales: &TopicScales,
     clusters: Labels<'_>,
     count: usize,
     rank: u64,
@@ -85,7 +105,7 @@ pub(crate) fn topic_catchwords(
     compat: bool,
 ) -> PyResult<Job> {
     let (session, words) = (session.get()?, words.get()?);
-    let (scales, clusters) = (vector(&scales), vector(&clusters));
+    let (scales, clusters) = (Arc::clone(&scales.0), vector(&clusters));
     let ranks = Ranks {
         rank,
         factor,
@@ -95,11 +115,11 @@ pub(crate) fn topic_catchwords(
     Job::plan(py, plan, whole)
 }
 
-fn catchwords(of_words: &Labels<'_>, count: usize, scales: &Numbers<'_>) -> Catchwords {
+fn catchwords(of_words: &Labels<'_>, count: usize, scales: &TopicScales) -> Catchwords {
     Catchwords {
         of_words: Arc::new(vector(of_words)),
         count,
-        scales: Arc::new(vector(scales)),
+        scales: Arc::clone(&scales.0),
     }
 }
 
@@ -109,13 +129,13 @@ pub(crate) fn topic_sum_digits(
     py: Python<'_>,
     session: &Session,
     documents: &SparseMatrix,
-    scales: Numbers<'_>,
+    scales: &TopicScales,
     of_words: Labels<'_>,
     digit: u32,
     prefixes: Labels<'_>,
 ) -> PyResult<Job> {
     let (session, documents) = (session.get()?, documents.get()?);
-    let words = catchwords(&of_words, prefixes.len(), &scales);
+    let words = catchwords(&of_words, prefixes.len(), scales);
     let prefixes = vector(&prefixes);
     let plan = || topics::sum_digits(session, documents, words, digit, prefixes);
     Job::plan(py, plan, whole)
@@ -129,7 +149,7 @@ pub(crate) fn topic_sums(
     py: Python<'_>,
     session: &Session,
     documents: &SparseMatrix,
-    scales: Numbers<'_>,
+    scales: &TopicScales,
     of_words: Labels<'_>,
     sums: PyReadonlyArray1<'_, f32>,
     above: bool,
@@ -137,7 +157,7 @@ pub(crate) fn topic_sums(
     pairs: bool,
 ) -> PyResult<Job> {
     let (session, documents) = (session.get()?, documents.get()?);
-    let words = catchwords(&of_words, sums.len(), &scales);
+    let words = catchwords(&of_words, sums.len(), scales);
     let chosen = Chosen {
         sums: vector(&sums),
         above,

@@ -28,7 +28,7 @@ use outcore_core::{Error, Result};
 use outcore_matrix::{Compressed, Sparse};
 
 pub use documents::{
-    Catchwords, Chosen, co_occurrences, kept, sum_digits, thresholded, topic_sums,
+    Catchwords, Chosen, KeptWords, co_occurrences, kept, sum_digits, thresholded, topic_sums,
 };
 pub use inference::weights;
 pub use words::{Ranks, catchwords, thresholds};

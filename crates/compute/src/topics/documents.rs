@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use outcore_core::{DType, Error, Job, MemorySplit, Result, Session, with_real};
 use outcore_engine::{Block, Plan, Task, go_on};
 use outcore_kernels::{Entries, Index, Lines, MatRef, Real};
@@ -20,7 +20,7 @@ const DIGIT_BITS: u32 = 11;
 
 /// What is left of an entry: the root of its word's threshold, if it reaches it.
 struct Kept {
-    scales: Vec<f64>,
+    scales: Arc<Vec<f64>>,
     thresholds: Vec<f64>,
 }
 
@@ -32,18 +32,27 @@ impl Kept {
     }
 }
 
-/// How many entries of each document reach the thresholds of their words, and the sum of these
-/// thresholds. `x` is in CSR.
+/// What thresholds leave of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct KeptWords {
+    /// Its entries that reach the thresholds of their words.
+    pub entries: u32,
+    /// The sum of these thresholds.
+    pub weight: f32,
+}
+
+/// What thresholds leave of each document. `x` is in CSR.
 ///
 /// Cost: reads X once; holds 8 bytes a document and a word.
 ///
 /// ```
 #[doc = include_str!("../setup.doctest")]
-/// use outcore_compute::topics::kept;
+/// use outcore_compute::topics::{KeptWords, kept};
 ///
 /// // a = [[1, 0, 2], [0, 3, 0]]
 /// let found = kept(&session, &a, vec![1.0; 2], vec![2.0, 1.0, 2.0])?.run()?;
-/// assert_eq!(found, [[1.0, 2.0], [1.0, 1.0]]);
+/// assert_eq!(found, [2.0, 1.0].map(|weight| KeptWords { entries: 1, weight }));
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 ///
@@ -53,9 +62,10 @@ impl Kept {
 pub fn kept(
     session: &Session,
     x: &Sparse,
-    scales: Vec<f64>,
+    scales: impl Into<Arc<Vec<f64>>>,
     thresholds: Vec<f64>,
-) -> Result<Job<Vec<[f64; 2]>>> {
+) -> Result<Job<Vec<KeptWords>>> {
+    let scales = scales.into();
     check(
         x,
         Compressed::Rows,
@@ -67,31 +77,31 @@ pub fn kept(
 }
 
 impl<T: Real> Map<T> for Kept {
-    type Element = [f64; 2];
+    type Element = KeptWords;
 
     fn held_bytes(&self) -> u64 {
         8 * (self.scales.len() + self.thresholds.len()) as u64
     }
 
-    fn dense(&self, _into: &mut [[f64; 2]], _rows: MatRef<'_, T>) -> Result<()> {
+    fn dense(&self, _into: &mut [KeptWords], _rows: MatRef<'_, T>) -> Result<()> {
         Err(Error::value("this takes sparse rows"))
     }
 
-    fn sparse(&self, into: &mut [[f64; 2]], first: u64, lines: impl Lines<T>) -> Result<()> {
+    fn sparse(&self, into: &mut [KeptWords], first: u64, lines: impl Lines<T>) -> Result<()> {
         lines.each_line(|line, entries| {
             entries.each(|word, value| {
                 if let Some(threshold) = self.of(first as usize + line, word, value.f64()) {
-                    into[line][0] += 1.0;
-                    into[line][1] += threshold;
+                    into[line].entries += 1;
+                    into[line].weight += threshold as f32;
                 }
             });
         });
         Ok(())
     }
 
-    fn merge(&self, into: &mut [f64; 2], other: &[f64; 2]) {
-        into[0] += other[0];
-        into[1] += other[1];
+    fn merge(&self, into: &mut KeptWords, other: &KeptWords) {
+        into.entries += other.entries;
+        into.weight += other.weight;
     }
 }
 
@@ -99,7 +109,7 @@ impl<T: Real> Map<T> for Kept {
 /// of each value. `entries` are those of each document, as [`kept`] has counted them; documents
 /// with 0 are left out.
 ///
-/// Cost: reads X, writes the result; holds 16 bytes a document and 8 a word.
+/// Cost: reads X, writes the result; holds 12 bytes a document and 8 a word.
 ///
 /// ```
 #[doc = include_str!("../setup.doctest")]
@@ -117,10 +127,11 @@ impl<T: Real> Map<T> for Kept {
 pub fn thresholded(
     session: &Session,
     x: &Sparse,
-    scales: Vec<f64>,
+    scales: impl Into<Arc<Vec<f64>>>,
     thresholds: Vec<f64>,
-    entries: Vec<u64>,
+    entries: Vec<u32>,
 ) -> Result<Job<Sparse>> {
+    let scales = scales.into();
     check(
         x,
         Compressed::Rows,
@@ -136,19 +147,19 @@ fn write<T: Real>(
     session: &Session,
     x: &Sparse,
     kept: Kept,
-    entries: Vec<u64>,
+    entries: Vec<u32>,
 ) -> Result<Job<Sparse>> {
     let shape = SparseShape {
         format: Compressed::Rows,
         lines: entries.iter().filter(|count| **count > 0).count() as u64,
         width: x.cols(),
-        entries: entries.iter().sum(),
+        entries: sum(&entries),
         index: SparseShape::index_for(x.cols()),
         real: x.real(),
         has_values: true,
     };
     let mut plan = Plan::new("words above thresholds");
-    let held = <Kept as Map<T>>::held_bytes(&kept) + 8 * entries.len() as u64;
+    let held = <Kept as Map<T>>::held_bytes(&kept) + 4 * entries.len() as u64;
     plan.hold(held);
     let new = NewSparse::make(session, None, shape, &mut plan)?;
     plan.bound(x.stored_bytes() + new.nbytes());
@@ -167,7 +178,7 @@ fn write<T: Real>(
         let documents = group[0].lines();
         let own = &entries[documents.start as usize..documents.end as usize];
         let lines = line..line + own.iter().filter(|count| **count > 0).count() as u64;
-        let places = at..at + own.iter().sum::<u64>();
+        let places = at..at + sum(own);
         (line, at) = (lines.end, places.end);
         if lines.is_empty() {
             continue;
@@ -208,6 +219,10 @@ fn write<T: Real>(
     })
 }
 
+fn sum(entries: &[u32]) -> u64 {
+    entries.iter().map(|count| u64::from(*count)).sum()
+}
+
 /// Documents of one task.
 struct TaskDocuments {
     pieces: Vec<PieceBlocks>,
@@ -215,7 +230,7 @@ struct TaskDocuments {
     /// In the new matrix.
     first_entry: u64,
     kept: Arc<Kept>,
-    entries: Arc<Vec<u64>>,
+    entries: Arc<Vec<u32>>,
 }
 
 impl TaskDocuments {

@@ -1,5 +1,7 @@
 //! Passes over words, each with all its documents.
 
+use std::sync::Arc;
+
 use outcore_core::{Error, Job, Result, Session, with_real};
 use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::{Compressed, Sparse};
@@ -34,10 +36,11 @@ const ENTRY_BYTES: usize = 16;
 pub fn thresholds(
     session: &Session,
     x: &Sparse,
-    scales: Vec<f64>,
+    scales: impl Into<Arc<Vec<f64>>>,
     above: u64,
     equal: u64,
 ) -> Result<Job<Vec<f64>>> {
+    let scales = scales.into();
     check(x, Compressed::Columns, Some(scales.len()), None)?;
     let (above, equal) = (above.max(1) as usize, equal.max(1) as usize);
     let words = Thresholds {
@@ -50,7 +53,7 @@ pub fn thresholds(
 }
 
 struct Thresholds {
-    scales: Vec<f64>,
+    scales: Arc<Vec<f64>>,
     above: usize,
     equal: usize,
 }
@@ -159,11 +162,12 @@ pub struct Ranks {
 pub fn catchwords(
     session: &Session,
     x: &Sparse,
-    scales: Vec<f64>,
+    scales: impl Into<Arc<Vec<f64>>>,
     clusters: Vec<u32>,
     count: usize,
     ranks: Ranks,
 ) -> Result<Job<Vec<u32>>> {
+    let scales = scales.into();
     check(x, Compressed::Columns, Some(scales.len()), None)?;
     check(x, Compressed::Columns, Some(clusters.len()), None)?;
     let mut sizes = vec![0; count];
@@ -185,7 +189,7 @@ pub fn catchwords(
 }
 
 struct Frequent {
-    scales: Vec<f64>,
+    scales: Arc<Vec<f64>>,
     clusters: Vec<u32>,
     /// Documents of each cluster.
     sizes: Vec<usize>,
