@@ -13,8 +13,9 @@ from harness.model import MIB, Bound, Case, Comparison, Context, Leg, TopicFolde
 
 TOPICS = 100
 REAL_DOCUMENTS = 63_436
-DRAWN_DOCUMENTS = 4_000_000
-"""A quarter of their counts holds 100 centres of all words with their sums, which k-means needs at once."""
+DRAWN_DOCUMENTS = 6_000_000
+"""A quarter of their counts holds 100 centres of all words with their sums, which k-means needs at once, and what is known of
+each document."""
 BUDGET = 64 * MIB
 LEAST_BUDGET = 24 * MIB
 """Of trials."""

@@ -745,11 +745,11 @@ def native_operand(x: Any, name: str, session: Session) -> Any:
     if x.ndim not in (1, 2):
         raise ShapeError(f"{name} has {x.ndim} dimensions, but must have 1 or 2")
     if is_small and 4 * x.size > CHUNK_BYTES:
-        return _stored(x, session)._inner
+        return in_scratch(x, session)._inner
     return _packed(x, np.float32) if is_small else x if _mapped(x) else _packed(x)
 
 
-def _stored(x: npt.NDArray[Any], session: Session) -> Array:
+def in_scratch(x: npt.NDArray[Any], session: Session) -> Array:
     """A copy in scratch; of a call that is only planned, the space for it."""
     by_columns = x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous
     matrix = _native.temporary_matrix(session._inner, x.dtype.name, list(x.shape), "F" if by_columns else "C")

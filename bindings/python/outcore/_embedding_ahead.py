@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from ._embedding import Features, PendingLookUp, TableSet
-from .errors import ArgumentError
+from .errors import ArgumentError, OutcoreError
 
 Batch = TypeVar("Batch")
 
@@ -19,6 +19,7 @@ def look_ahead(
     *,
     steps: int = 4,
     known: int | None = None,
+    on_failure: Callable[[Batch, OutcoreError], None] | None = None,
 ) -> Iterator[tuple[Batch, Any]]:
     """Goes through batches, such as those of an `outcore.data.Loader`, each with the rows that it looks up.
 
@@ -45,6 +46,9 @@ def look_ahead(
         How many batches ahead the cache knows what is looked up, at least `steps`, which is the default. The more of them, the
         fewer rows are read, until all rows in the cache have a known use. Each takes 96 bytes of memory for each id that it looks
         up.
+    on_failure : callable, optional
+        Called with a batch of which bags cannot be looked up, because a page is damaged or cannot be read, and with the error,
+        whose `failed` says which bags: their rows are NaN, and the next batch follows. Default: the error is raised, and ends it.
 
     Yields
     ------
@@ -81,7 +85,13 @@ def look_ahead(
         go_on()
         while coming:
             batch, rows = coming.popleft()
-            found = rows.result()
+            try:
+                found = rows.result()
+            except OutcoreError as error:
+                if on_failure is None or not hasattr(error, "results"):
+                    raise
+                on_failure(batch, error)
+                found = error.results
             go_on()
             yield batch, found
     finally:

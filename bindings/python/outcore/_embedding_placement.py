@@ -108,13 +108,13 @@ def placement(
     held_out : float
         Share of the queries, the last ones, that nothing is learned from: on these, pages are counted. 0 learns from all.
     session : Session, optional
-        Its threads learn.
+        Its threads learn, within its budget.
 
     Returns
     -------
     Placement
-        It depends on queries and method, not on the number of threads. Memory: 16 bytes an id; by co-appearance some 60 bytes
-        a look-up and 20 a row, beside the budget.
+        It depends on queries and method, not on the number of threads. Memory, of the budget: 32 bytes an id, by co-appearance
+        60 more, 20 a row, and 24 a replica.
 
     Raises
     ------
@@ -123,6 +123,8 @@ def placement(
         number of replicas.
     ShapeError
         For ids or offsets of other dimensions.
+    OverBudgetError
+        Before anything is learned.
     """
     if method not in METHODS:
         raise ArgumentError(f"method is 'co-appearance' or 'frequency', not {method!r}")

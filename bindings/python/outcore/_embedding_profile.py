@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,11 @@ POLICIES = ("static", "lru", "s3-fifo", "belady")
 EXACT_LOOKUPS = 2_000_000
 SAMPLED_ROWS = 100_000
 """Rows that are followed of a list that is longer."""
+SAMPLED_LOOKUPS = 1_000_000
+"""Of these rows, at most, where all look-ups have to be known before the first miss is."""
+COUNTED_ROWS = 4_000_000
+"""Rows whose look-ups are counted at a time, 24 bytes each; lists of more rows are gone through several times."""
+CHUNK_IDS = 1 << 20
 SLOT_BYTES = 120
 """What a row takes in a cache besides its own bytes: index, policy and statistics."""
 
@@ -54,25 +59,79 @@ class Profile:
 
 
 def profile_of(ids: npt.ArrayLike, row_bytes: int, *, policies: Sequence[str] = POLICIES) -> Profile:
-    """The profile of row numbers in the order in which they are looked up, as from an array of any shape."""
-    numbers = np.asarray(ids).ravel()
-    if numbers.dtype.kind not in "iu" or (numbers.size and numbers.min() < 0):
-        raise ArgumentError("row numbers are integers, none of them negative")
-    numbers = np.ascontiguousarray(numbers, np.uint64)
-    shares, rows = _native.reuse_shares(numbers)
+    """The profile of row numbers in the order in which they are looked up, as from an array of any shape, or a memory map.
+
+    Of more than two million look-ups, the misses of all policies but the static one are estimated from a sample of the rows.
+    Memory: some 200 MB at most, however long the list is.
+    """
+    times, rows_of = _occurrences(ids)
+    lookups, rows = int((times * rows_of).sum()), int(rows_of.sum())
     cache_rows = sorted({max(1, rows >> power) for power in range(12)})
-    rate = 1.0 if len(numbers) <= EXACT_LOOKUPS else min(1.0, SAMPLED_ROWS / max(1, rows))
-    count = max(1, len(numbers))
+    rate = 1.0 if lookups <= EXACT_LOOKUPS else min(1.0, SAMPLED_ROWS / rows, SAMPLED_LOOKUPS / lookups)
+    caches = {policy: _native.CacheMisses(policy, cache_rows, rate) for policy in policies if policy != "static"}
+    for chunk in _chunks(ids):
+        for cache in caches.values():
+            cache.add(chunk)
+    count = max(1, lookups)
     misses = {
-        policy: tuple(one / count for one in _native.cache_misses(numbers, policy, cache_rows, rate)) for policy in policies
+        policy: tuple(
+            one / count for one in (caches[policy].misses() if policy in caches else _static_misses(times, rows_of, cache_rows))
+        )
+        for policy in policies
     }
-    return Profile(len(numbers), rows, tuple(shares), tuple(cache_rows), misses, row_bytes)
+    bins = np.bincount([int(often - 1).bit_length() for often in times], times * rows_of)
+    return Profile(lookups, rows, tuple((bins / count).tolist()), tuple(cache_rows), misses, row_bytes)
 
 
 def hottest(ids: npt.ArrayLike, rows: int) -> npt.NDArray[np.uint64]:
     """The `rows` row numbers that are looked up most, most first: for `Table.keep`."""
-    found, counts = np.unique(np.asarray(ids).ravel(), return_counts=True)
-    return found[np.argsort(-counts, kind="stable")[:rows]].astype(np.uint64)
+    found = times = np.empty(0, np.uint64)
+    for counts in _counted(ids):
+        for_part = counts.hottest(rows)
+        found, times = np.concatenate([found, for_part[0]]), np.concatenate([times, for_part[1]])
+        most_first = np.lexsort((found, -times.astype(np.int64)))[:rows]
+        found, times = found[most_first], times[most_first]
+    return found
+
+
+def _chunks(ids: npt.ArrayLike) -> Iterator[npt.NDArray[np.uint64]]:
+    numbers = np.asarray(ids).reshape(-1)
+    if numbers.dtype.kind not in "iu":
+        raise ArgumentError("row numbers are integers, none of them negative")
+    for first in range(0, len(numbers), CHUNK_IDS):
+        some = numbers[first : first + CHUNK_IDS]
+        if some.min() < 0:
+            raise ArgumentError("row numbers are integers, none of them negative")
+        yield np.ascontiguousarray(some, np.uint64)
+
+
+def _counted(ids: npt.ArrayLike) -> Iterator[_native.ReuseCounts]:
+    """How often rows occur, part by part of the rows, each small enough for memory."""
+    part, bits = 0, 0
+    while part < 1 << bits:
+        counts = _native.ReuseCounts(part, bits)
+        for chunk in _chunks(ids):
+            counts.add(chunk)
+            if counts.rows > COUNTED_ROWS:
+                part, bits = 2 * part, bits + 1
+                break
+        else:
+            yield counts
+            part += 1
+
+
+def _occurrences(ids: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How often rows occur, most often first, and how many rows occur so often."""
+    histograms = [counts.histogram() for counts in _counted(ids)]
+    times, places = np.unique(np.concatenate([times for times, _ in histograms]), return_inverse=True)
+    rows = np.bincount(places, np.concatenate([rows for _, rows in histograms]), minlength=len(times))
+    return times[::-1].astype(np.int64), rows[::-1].astype(np.int64)
+
+
+def _static_misses(times: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], cache_rows: Sequence[int]) -> list[int]:
+    """Look-ups of all rows but those that occur most."""
+    before = rows.cumsum() - rows
+    return [int((times * (rows - np.clip(held - before, 0, rows))).sum()) for held in cache_rows]
 
 
 def draw(profile: Profile, path: str) -> None:

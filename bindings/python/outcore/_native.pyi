@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "CacheMisses",
     "Dataset",
     "DatasetWriter",
     "FileReader",
@@ -15,6 +16,7 @@ __all__ = [
     "Matrix",
     "MpiRanks",
     "PendingLookUp",
+    "ReuseCounts",
     "RowWriter",
     "Running",
     "Session",
@@ -31,7 +33,6 @@ __all__ = [
     "VERSION",
     "affine",
     "axpby",
-    "cache_misses",
     "column_norms",
     "column_statistics",
     "convert",
@@ -66,7 +67,6 @@ __all__ = [
     "project",
     "reduce",
     "remove_checkpoint",
-    "reuse_shares",
     "row_norms",
     "scale",
     "shard_form",
@@ -549,7 +549,6 @@ def store_format(path: str | PathLike[str], length: int | None) -> None: ...
 def store_is_formatted(path: str | PathLike[str]) -> bool: ...
 def store_list(path: str | PathLike[str]) -> tuple[list[dict[str, Any]], int]: ...
 def store_repair(path: str | PathLike[str], progress: Callable[[int, int], None]) -> list[tuple[str, str]]: ...
-def cache_misses(ids: npt.NDArray[np.uint64], policy: str, rows: Sequence[int], rate: float) -> list[float]: ...
 def place_rows(
     session: Session,
     ids: npt.NDArray[np.uint64],
@@ -560,7 +559,21 @@ def place_rows(
     method: str,
     replicas: float,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], tuple[int, int, int], tuple[int, int, int]]: ...
-def reuse_shares(ids: npt.NDArray[np.uint64]) -> tuple[list[float], int]: ...
+
+@final
+class ReuseCounts:
+    def __new__(cls, part: int, bits: int) -> ReuseCounts: ...
+    def add(self, ids: npt.NDArray[np.uint64]) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    def histogram(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
+    def hottest(self, rows: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
+
+@final
+class CacheMisses:
+    def __new__(cls, policy: str, rows: Sequence[int], rate: float) -> CacheMisses: ...
+    def add(self, ids: npt.NDArray[np.uint64]) -> None: ...
+    def misses(self) -> list[float]: ...
 
 @final
 class Tables:

@@ -15,13 +15,13 @@ from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._array import Array, Floats, native_operand, native_output, result_of
+from ._array import Array, Floats, in_scratch, native_output, result_of
 from ._dtypes import computed
 from ._estimator import Estimator, Run, check_finite, seed_of
 from ._session import Session
 from ._settings import PathLike
 from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
-from ._spectra import components_of, convergence, native_options
+from ._spectra import convergence, found_vectors, native_options
 from .cluster import SAMPLE_BYTES, KMeans
 from .errors import ArgumentError, ShapeError
 
@@ -40,9 +40,12 @@ DIGITS, DIGIT_BITS = 3, 11
 
 COMPAT_EPS3 = 5.0
 
-HELD_DOCUMENT, HELD_WORD, HELD_ENTRY = 16, 64, 16
+HELD_DOCUMENT, HELD_WORD = 16, 64
 """Bytes of the budget, beside what each pass takes: of a document its scale, and its entries or its cluster twice; of a word
-what is known of it; of a word in a topic the singular vectors in two forms, or the first centres."""
+what is known of it."""
+
+COPIED_BYTES = 4 << 20
+"""Of singular vectors, at a time."""
 
 LIST_WORDS = 64
 """Words of a topic whose coherence is measured, at most."""
@@ -118,8 +121,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     Notes
     -----
     Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
-    2014). Holds 16 bytes a document and 16 a word of each topic, and in its passes up to 16 a document, 16 for each document of
-    the most frequent word, and k d numbers a few times: all of it within the budget.
+    2014). Holds 16 bytes a document, and in its passes up to 16 more, 16 for each document of the most frequent word, and some
+    20 for each word of each topic: all of it within the budget.
 
     Documents count as if all had the mean length. Where values are below 1 on average, as those of TF-IDF are, they count in
     units of their mean.
@@ -225,8 +228,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             raise ArgumentError(f"{X!r} {what}, too few for n_components={self.n_components} topics")
 
     def _held_bytes(self, X: Any) -> int:
-        (samples, words), count = X.shape, int(self.n_components)
-        return HELD_DOCUMENT * samples + (HELD_WORD + HELD_ENTRY * count) * words
+        samples, words = X.shape
+        return HELD_DOCUMENT * samples + HELD_WORD * words
 
     def _check_room(self, X: Any, session: Session) -> None:
         """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused."""
@@ -278,22 +281,27 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         found = run(_native.svds(session._inner, left, options), "singular vectors")
         convergence(found, self.tol, stacklevel=4)
         self.singular_values_ = found["values"][::-1].copy()
-        basis = components_of(session, found)
+        right = found_vectors(session, found["right"], len(found["values"]), np.dtype(left.dtype))
+        if not isinstance(right, Array):
+            right = in_scratch(np.ascontiguousarray(right), session)
         del found
-        across = native_operand(np.ascontiguousarray(basis.T, left.dtype), "the singular vectors", session)
-        rows = Array._result(session, run(_native.csrmm(session._inner, left, across, 1.0, 0.0, None), "projecting"))
-        del across
+        rows = Array._result(session, run(_native.csrmm(session._inner, left, right._inner, 1.0, 0.0, None), "projecting"))
         random, shown = np.random.RandomState(seed % (1 << 32)), self.progress
         means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=session.memory, progress=shown)
-        start = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64) @ basis
-        # Each of these is as large as all topics.
-        del basis, means, rows
+        centers = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64)
+        del means, rows
+        start = np.empty((count, left.shape[1]))
+        step = max(1, COPIED_BYTES // (8 * count))
+        for first in range(0, left.shape[1], step):
+            start[:, first : first + step] = centers @ np.asarray(right[first : first + step], np.float64).T
         # The code of ISLE does not look at documents again once it has put the centres in their means for the last time.
         rounds = int(self.max_iter) - bool(self.compat)
         if rounds:
             job = _native.kmeans_fit(session._inner, left, start, None, rounds, 0.0, None)
         else:
             job = _native.kmeans_assign(session._inner, left, start, None)
+        # As large as all topics.
+        del start
         clustered = run(job, "clustering")
         self.n_iter_ = clustered.get("rounds", 0)
         labels: npt.NDArray[np.int32] = clustered["labels"]

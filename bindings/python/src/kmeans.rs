@@ -1,5 +1,7 @@
 //! k-means: iterations, nearest centres, distances, and rows for initial centres.
 
+use std::borrow::Cow;
+
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
 use outcore::kmeans::{self, Assigned, KMeans, Options};
 use pyo3::prelude::*;
@@ -37,8 +39,12 @@ fn labels(py: Python<'_>, labels: Vec<u32>) -> Bound<'_, PyArray1<i32>> {
     PyArray1::from_vec(py, labels.into_iter().map(|label| label as i32).collect())
 }
 
-pub(crate) fn flat(centers: &PyReadonlyArray2<'_, f64>) -> Vec<f64> {
-    centers.as_array().iter().copied().collect()
+/// Row after row, copied only where they lie otherwise.
+pub(crate) fn flat<'a>(centers: &'a PyReadonlyArray2<'_, f64>) -> Cow<'a, [f64]> {
+    match centers.as_slice() {
+        Ok(flat) => Cow::Borrowed(flat),
+        Err(_) => Cow::Owned(centers.as_array().iter().copied().collect()),
+    }
 }
 
 fn vector(weights: Option<PyReadonlyArray1<'_, f64>>) -> Option<Vec<f64>> {
@@ -68,7 +74,7 @@ pub(crate) fn kmeans_fit(
     let Some(team) = team else {
         return Job::plan(py, || kmeans::fit(session, x, &start, options), dictionary);
     };
-    let session = session.clone();
+    let (session, start) = (session.clone(), start.into_owned());
     let plan = move |team: &_| kmeans::fit_over(&session, x, &start, options, team);
     team.get().plan(py, plan, dictionary)
 }

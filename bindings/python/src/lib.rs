@@ -41,6 +41,7 @@ mod pca;
 mod placement;
 mod ranks;
 mod reader;
+mod reuse;
 mod samples;
 mod session;
 mod sparse;
@@ -84,6 +85,8 @@ mod _native {
     #[pymodule_export]
     use crate::reader::FileReader;
     #[pymodule_export]
+    use crate::reuse::{CacheMisses, ReuseCounts};
+    #[pymodule_export]
     use crate::samples::{Dataset, DatasetWriter, Loader, Shards, shard_form};
     #[pymodule_export]
     use crate::session::{Session, memory_allowed};
@@ -101,7 +104,7 @@ mod _native {
     #[pymodule_export]
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]
-    use crate::tables::{PendingLookUp, RowWriter, Tables, cache_misses, reuse_shares};
+    use crate::tables::{PendingLookUp, RowWriter, Tables};
     #[pymodule_export]
     use crate::topics::{
         TopicScales, topic_catchwords, topic_co_occurrences, topic_kept, topic_sum_digits,

@@ -20,6 +20,12 @@ type Placed<'py> = (
     Touched,
 );
 
+/// Of a look-up in the log, of its neighbours in the search for co-appearance, of a row, and of a replica.
+const LOOK_UP_BYTES: u64 = 32;
+const NEIGHBOURS_BYTES: u64 = 60;
+const ROW_BYTES: u64 = 20;
+const REPLICA_BYTES: u64 = 24;
+
 /// Learns a placement, with pages of replicas for this part of the pages. Query `q` is
 /// `ids[offsets[q]..offsets[q + 1]]`; what is learned from are those before `learned`.
 #[pyfunction]
@@ -39,6 +45,12 @@ pub(crate) fn place_rows<'py>(
     replicas: f64,
 ) -> PyResult<Placed<'py>> {
     let (ids, offsets) = (ids.as_slice()?, offsets.as_slice()?);
+    let (session, by_frequency) = (session.get()?, method == "frequency");
+    let a_look_up = LOOK_UP_BYTES + if by_frequency { 0 } else { NEIGHBOURS_BYTES };
+    let of_replicas = (replicas.max(0.0) * rows as f64 * REPLICA_BYTES as f64) as u64;
+    let bytes = ids.len() as u64 * a_look_up + rows.saturating_mul(ROW_BYTES) + of_replicas;
+    let held = session.engine().reserve("a placement", bytes.max(1));
+    let _held = held.map_err(|error| to_python(error.into()))?;
     let queries = |offsets: &[u64]| {
         let query = |ends: &[u64]| ids[ends[0] as usize..ends[1] as usize].iter().copied();
         Queries::new(rows, offsets.windows(2).map(query))
@@ -46,8 +58,6 @@ pub(crate) fn place_rows<'py>(
     let log = py.detach(|| queries(&offsets[..=learned]));
     let held_out = py.detach(|| queries(&offsets[learned..]));
     let (log, held_out) = (log.map_err(to_python)?, held_out.map_err(to_python)?);
-    let by_frequency = method == "frequency";
-    let session = session.get()?;
     let threads = session.threads();
     let place = move |_: &dyn Fn() -> bool| {
         let placement = match by_frequency {

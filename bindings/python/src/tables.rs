@@ -7,7 +7,6 @@ use numpy::{
     PyArrayDescrMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods,
 };
 use outcore::tables::placement::Placement;
-use outcore::tables::reuse::{Miniatures, ReuseCounts, ReuseProfile, belady, static_top};
 use outcore::tables::{
     Bags, Failure, Feature, Gradient, Ids, JaggedBatch, Opening, Optimizer, Out, PolicyKind,
     Pooling, RowEncoding, Serving, Table, TableSet, TableWriter,
@@ -621,71 +620,6 @@ impl Call {
         let mut outs = outs.collect::<outcore::Result<Vec<Out<'_>>>>()?;
         set.look_up_at(&features, &mut outs, time, go_on)
     }
-}
-
-/// Misses of caches of some numbers of rows, under a policy: `"lru"`, `"s3-fifo"`, `"static"` (the rows that
-/// occur most) or `"belady"`; of the first two estimated from this share of the rows.
-#[pyfunction]
-pub(crate) fn cache_misses(
-    py: Python<'_>,
-    ids: PyReadonlyArray1<'_, u64>,
-    policy: &str,
-    rows: Vec<u64>,
-    rate: f64,
-) -> PyResult<Vec<f64>> {
-    if !(rate > 0.0 && rate <= 1.0) {
-        return Err(wrong(format!("a share of {rate}, not above 0 and up to 1")));
-    }
-    let kind: Option<PolicyKind> = match policy {
-        "static" | "belady" => None,
-        _ => Some(
-            policy
-                .parse()
-                .map_err(|error: outcore::engine::cache::UnknownPolicy| wrong(error.to_string()))?,
-        ),
-    };
-    let (ids, is_static) = (ids.as_slice()?.to_vec(), policy == "static");
-    apart(py, move || {
-        let curve = match kind {
-            None => {
-                let hits = if is_static { static_top } else { belady };
-                let misses = |&rows: &u64| {
-                    let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-                    ids.len() as f64 - hits(&ids, rows) as f64
-                };
-                return rows.iter().map(misses).collect();
-            }
-            Some(PolicyKind::Lru) => {
-                let mut profile = match rate < 1.0 {
-                    true => ReuseProfile::sampled(rate),
-                    false => ReuseProfile::exact(),
-                };
-                ids.iter().for_each(|&id| profile.add(id));
-                profile.miss_curve()
-            }
-            Some(kind @ PolicyKind::S3Fifo) => {
-                let mut caches = Miniatures::new(kind, rate, &rows);
-                ids.iter().for_each(|&id| caches.add(id));
-                caches.miss_curve()
-            }
-        };
-        rows.iter().map(|&rows| curve.misses(rows)).collect()
-    })
-}
-
-/// Look-ups by how often their row occurs, as shares: once, twice, 3 to 4 times, 5 to 8, and so on; and the
-/// number of different rows.
-#[pyfunction]
-pub(crate) fn reuse_shares(
-    py: Python<'_>,
-    ids: PyReadonlyArray1<'_, u64>,
-) -> PyResult<(Vec<f64>, u64)> {
-    let ids = ids.as_slice()?.to_vec();
-    apart(py, move || {
-        let mut counts = ReuseCounts::default();
-        ids.iter().for_each(|&id| counts.add(id));
-        (counts.shares(), counts.distinct())
-    })
 }
 
 /// Writes a table, row by row.

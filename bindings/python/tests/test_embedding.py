@@ -668,9 +668,10 @@ def test_memory_is_reserved_when_a_table_is_opened(tmp_path: Path, weight: np.nd
     assert none.statistics.cache_rows == 0
 
 
-def test_a_profile_says_what_a_cache_saves(tmp_path: Path) -> None:
+def test_a_profile_says_what_a_cache_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
+    from outcore import _embedding_profile
     from outcore._embedding_profile import profile_of
     from outcore.cli import cli
 
@@ -693,6 +694,21 @@ def test_a_profile_says_what_a_cache_saves(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, words, catch_exceptions=False).exit_code == 0
     rows, counts = np.unique(ids, return_counts=True)
     same(np.load(hot), rows[np.argsort(-counts, kind="stable")[:10]])
+    # Rows are counted in parts, look-ups come in pieces: what is counted is the same, what is sampled nearly so.
+    monkeypatch.setattr(_embedding_profile, "COUNTED_ROWS", 900)
+    monkeypatch.setattr(_embedding_profile, "CHUNK_IDS", 777)
+    same(_embedding_profile.hottest(ids, 10), rows[np.argsort(-counts, kind="stable")[:10]])
+    assert profile_of(ids, 128) == found
+    monkeypatch.setattr(_embedding_profile, "EXACT_LOOKUPS", 1000)
+    monkeypatch.setattr(_embedding_profile, "SAMPLED_ROWS", 1500)
+    sampled = profile_of(ids, 128)
+    assert sampled.shares == found.shares and sampled.misses["static"] == found.misses["static"]
+    for policy, misses in sampled.misses.items():
+        np.testing.assert_allclose(misses[4:], found.misses[policy][4:], atol=0.1, err_msg=policy)
+    for bad in ([-1], [0.5]):
+        with pytest.raises(errors.ArgumentError, match="row numbers"):
+            profile_of(bad, 128)
+    assert profile_of(np.empty(0, int), 128).lookups == 0
 
 
 def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:

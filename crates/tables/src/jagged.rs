@@ -86,7 +86,10 @@ impl<'a> JaggedBatch<'a> {
         let mut end = start;
         for length in lengths.iter() {
             let wanted = usize::try_from(length).map_err(|_| {
-                Error::value(format!("a bag of feature {feature} has length {length}"))
+                let table = self.tables[feature];
+                Error::value(format!(
+                    "a bag of feature {feature}, which is of table {table}, has length {length}"
+                ))
             })?;
             end = end
                 .checked_add(wanted)

@@ -38,4 +38,4 @@ pub use counts::{ReuseCounts, static_top};
 pub use curve::MissCurve;
 pub use profile::ReuseProfile;
 pub use running::RunningCurve;
-pub use simulation::{Miniatures, Simulation, belady, simulate};
+pub use simulation::{Miniatures, SampledBelady, Simulation, belady, simulate};

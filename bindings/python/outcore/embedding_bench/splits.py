@@ -145,10 +145,12 @@ def _compared(paths: list[str], ids: list[Ids], share: float, units: int, row_co
 
 def _simulated(ids: Ids, rows: Sequence[int]) -> list[float]:
     """Misses of S3-FIFO after the first third, by rows of the cache."""
-    numbers = ids.astype(np.uint64)
-    warm = numbers[: len(numbers) // 3]
-    whole, before = (_native.cache_misses(some.ravel(), "s3-fifo", rows, 1.0) for some in (numbers, warm))
-    return [misses - warming for misses, warming in zip(whole, before, strict=True)]
+    numbers, caches = ids.astype(np.uint64), _native.CacheMisses("s3-fifo", rows, 1.0)
+    warm, rest = np.split(numbers, [len(numbers) // 3])
+    caches.add(warm.ravel())
+    before = caches.misses()
+    caches.add(rest.ravel())
+    return [misses - warming for misses, warming in zip(caches.misses(), before, strict=True)]
 
 
 def _run(paths: Sequence[str], ids: Sequence[Ids], cache_bytes: int) -> tuple[int, list[int], list[int]]:

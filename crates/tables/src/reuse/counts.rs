@@ -1,10 +1,13 @@
 //! How often each row is looked up.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-/// Look-ups of every row; 24 bytes a distinct row.
+use super::sample::mix;
+
+/// Look-ups of every row, or of the rows of one part of them; 24 bytes a distinct row.
 ///
 /// ```
 /// use outcore_tables::reuse::ReuseCounts;
@@ -14,18 +17,45 @@ use hashbrown::HashMap;
 /// assert_eq!((counts.lookups(), counts.distinct()), (3, 2));
 /// assert_eq!(counts.hottest(1), [(5, 2)]);
 /// assert_eq!(counts.shares().len(), 2);
+/// let mut halves = [0, 1].map(|part| ReuseCounts::of_part(part, 1));
+/// halves.iter_mut().for_each(|half| (0..100).for_each(|row| half.add(row)));
+/// assert_eq!(halves[0].distinct() + halves[1].distinct(), 100);
 /// ```
 #[derive(Default)]
 pub struct ReuseCounts {
     counts: HashMap<u64, u64>,
     lookups: u64,
+    part: u64,
+    bits: u32,
 }
 
 impl ReuseCounts {
-    /// The next look-up of the trace.
+    /// Counts one of 2^`bits` parts of the rows, chosen by hash. Part p consists of parts 2 p and 2 p + 1 of those with a bit
+    /// more.
+    pub fn of_part(part: u64, bits: u32) -> ReuseCounts {
+        ReuseCounts {
+            part,
+            bits,
+            ..ReuseCounts::default()
+        }
+    }
+
+    /// The next look-up of the trace; those of other parts do not count.
     pub fn add(&mut self, key: u64) {
+        if self.bits > 0 && mix(key) >> (u64::BITS - self.bits) != self.part {
+            return;
+        }
         *self.counts.entry(key).or_default() += 1;
         self.lookups += 1;
+    }
+
+    /// How often rows occur, ascending, and how many rows occur so often.
+    pub fn histogram(&self) -> Vec<(u64, u64)> {
+        let mut rows = BTreeMap::new();
+        for &count in self.counts.values() {
+            *rows.entry(count).or_default() += 1;
+        }
+        rows.into_iter().collect()
     }
 
     /// Look-ups so far.
@@ -43,12 +73,12 @@ impl ReuseCounts {
     /// (`dlrm_datasets`, `locality_stats.txt`).
     pub fn shares(&self) -> Vec<f64> {
         let mut lookups = Vec::new();
-        for &count in self.counts.values() {
+        for (count, rows) in self.histogram() {
             let bin = (u64::BITS - (count - 1).leading_zeros()) as usize;
             if bin >= lookups.len() {
                 lookups.resize(bin + 1, 0);
             }
-            lookups[bin] += count;
+            lookups[bin] += count * rows;
         }
         let share = |&of_bin: &u64| of_bin as f64 / self.lookups as f64;
         lookups.iter().map(share).collect()

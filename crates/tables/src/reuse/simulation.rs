@@ -97,6 +97,48 @@ pub fn belady(trace: &[u64], capacity: usize) -> u64 {
     hits
 }
 
+/// Misses of Belady's policy, which are known only at the end: a share of the rows stands for all, and its look-ups are kept,
+/// 8 bytes each.
+///
+/// ```
+/// use outcore_tables::reuse::SampledBelady;
+///
+/// let mut lookups = SampledBelady::new(1.0);
+/// [1, 2, 1, 3, 2].iter().for_each(|&row| lookups.add(row));
+/// assert_eq!(lookups.misses(2), 3.0);
+/// ```
+pub struct SampledBelady {
+    sample: Sample,
+    kept: Vec<u64>,
+    lookups: u64,
+}
+
+impl SampledBelady {
+    /// Follows this share of the rows: between 0 and 1.
+    pub fn new(rate: f64) -> SampledBelady {
+        SampledBelady {
+            sample: Sample::new(rate),
+            kept: Vec::new(),
+            lookups: 0,
+        }
+    }
+
+    /// The next look-up of the trace.
+    pub fn add(&mut self, key: u64) {
+        self.lookups += 1;
+        if self.sample.takes(key) {
+            self.kept.push(key);
+        }
+    }
+
+    /// Misses in a cache of this many rows, as if all rows had been followed.
+    pub fn misses(&self, rows: u64) -> f64 {
+        let rows = usize::try_from(self.sample.part_of(rows).max(1)).unwrap_or(usize::MAX);
+        let missed = self.kept.len() - belady(&self.kept, rows) as usize;
+        missed as f64 / self.kept.len().max(1) as f64 * self.lookups as f64
+    }
+}
+
 /// For each look-up the place of the next one of its row; after the end where there is none.
 fn next_uses(trace: &[u64]) -> Vec<usize> {
     let mut later = HashMap::new();
