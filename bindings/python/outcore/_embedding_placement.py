@@ -18,6 +18,7 @@ __all__ = ["PagesTouched", "Placement", "PlacementMethod", "placement"]
 PlacementMethod = Literal["co-appearance", "frequency"]
 METHODS = ("co-appearance", "frequency")
 
+ROWS_MOST = (1 << 32) - 1
 ROWS_A_PAGE_MOST = 4092
 """Of a packed table: rows of one byte, beside the checksum of a page."""
 
@@ -138,6 +139,8 @@ def placement(
     count = len(offsets) - 1
     learned = count - int(held_out * count)
     table_rows = rows if isinstance(rows, int) else len(rows)
+    if table_rows >= ROWS_MOST:
+        raise ArgumentError(f"a table that is placed has fewer than {ROWS_MOST} rows, not {table_rows}")
     session = session or default_session()
     slots, pages, given, placed = _native.place_rows(
         session._inner, ids, offsets, learned, table_rows, rows_a_page, method, replicas

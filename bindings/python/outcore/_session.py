@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ._array import Array
     from ._sparse import Sparse
 
+LEAST_BUDGET = 1 << 20
+
 __all__ = ["DType", "Session", "Stored", "absolute", "default_session", "session_like"]
 
 
@@ -150,14 +152,14 @@ class Session:
         Raises
         ------
         OverBudgetError
-            Where nothing is left for the calls.
+            Where less than the least budget is left for the calls.
         """
         if held == 0:
             return self
-        memory = self.memory
-        if held >= memory:
-            told = f"{show_bytes(held)} that are held between runs need more than the budget of {show_bytes(memory)}"
-            raise OverBudgetError(told, needed=held + 1, available=memory, budget=memory)
+        memory, needed = self.memory, held + LEAST_BUDGET
+        if needed > memory:
+            told = f"{show_bytes(held)} are held between runs, which need {show_bytes(LEAST_BUDGET)}"
+            raise OverBudgetError(f"{told}; the budget is {show_bytes(memory)}", needed=needed, available=memory, budget=memory)
         return _Part(self._whole, memory - held)
 
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:

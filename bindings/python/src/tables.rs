@@ -17,7 +17,7 @@ use pyo3::types::PyBytes;
 
 use crate::adopted::adopt;
 use crate::error::to_python;
-use crate::job::{apart, carry_out};
+use crate::job::carry_out;
 use crate::owned::Owned;
 use crate::samples::interruptible;
 use crate::session::Session;

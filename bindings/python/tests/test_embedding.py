@@ -331,7 +331,7 @@ def test_what_makes_no_batch_of_features_is_refused(tmp_path: Path, session: oc.
         (JaggedBatch(ids, lengths=[[3], [4]]), errors.ArgumentError, "more than the 6 ids"),
         (JaggedBatch(ids, lengths=[[3, 0, 0, 3]]), errors.ShapeError, r"lengths of shape \(1, 4\) for 2 features"),
         (JaggedBatch(ids, lengths=[[7], [-1]]), errors.ArgumentError, "more than the 6 ids"),
-        (JaggedBatch(ids, lengths=[[-1], [7]]), errors.ArgumentError, "feature 0 has length -1"),
+        (JaggedBatch(ids, lengths=[[-1], [7]]), errors.ArgumentError, "feature 0, which is of table 0, has length -1"),
         (JaggedBatch(ids), errors.ArgumentError, "either offsets or lengths"),
         (JaggedBatch(ids, lengths=[3, 3], offsets=[0, 3, 6]), errors.ArgumentError, "either offsets or lengths"),
         (JaggedBatch(ids, offsets=[1, 3, 6]), errors.ShapeError, "begins with 0"),
@@ -436,6 +436,31 @@ def test_batches_of_a_loader_have_their_rows_read_ahead(tmp_path: Path, session:
     first.close()
     with pytest.raises(errors.ArgumentError, match="at least one batch"):
         next(embedding.look_ahead(tables, [], features, steps=0))
+
+
+def test_look_ups_ahead_go_on_behind_a_damaged_page(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    embedding.pack(weight, tmp_path / "rows", session=session)
+    stored = bytearray((tmp_path / "rows").read_bytes())
+    row = stored.index(weight[-1].tobytes())
+    stored[row] ^= 1
+    (tmp_path / "rows").write_bytes(stored)
+    batches = [np.arange(3), np.array([len(weight) - 1, 5]), np.arange(4, 7)]
+
+    def of(ids: np.ndarray) -> list[Feature]:
+        return [Feature(0, ids)]
+
+    told: list[Any] = []
+    tables = TableSet([tmp_path / "rows"], session=session)
+    found = list(look_ahead(tables, batches, of, on_failure=lambda ids, error: told.append((ids, error.failed))))  # type: ignore[attr-defined]
+    assert [list(ids) for ids, _ in found] == [list(ids) for ids in batches]
+    same(found[0][1][0], weight[:3])
+    same(found[2][1][0], weight[4:7])
+    same(found[1][1][0][1], weight[5])
+    assert np.isnan(found[1][1][0][0]).all()
+    [(ids, failed)] = told
+    assert ids is batches[1] and [(one.feature, one.bag) for one in failed] == [(0, 0)]
+    with pytest.raises(errors.CorruptError, match="rows"):
+        list(look_ahead(tables, batches, of))
 
 
 def test_memory_of_announcements_is_counted_and_comes_back(tmp_path: Path, weight: np.ndarray) -> None:

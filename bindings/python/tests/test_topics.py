@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,40 @@ def test_all_forms_of_a_corpus_have_the_same_topics(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[0].thresholds_, found[1].thresholds_)
     np.testing.assert_allclose(found[0].components_, found[1].components_, atol=1e-7)
     np.testing.assert_allclose(found[0].transform(arrays).numpy(), found[1].transform(tiles).numpy(), atol=1e-6)
+
+
+def test_what_is_held_between_passes_is_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of documents, words and topics beside each run, and the memory of the run, are the budget at most."""
+    documents, words, topics = 150_000, 8000, 16
+    random = np.random.default_rng(0)
+    own = random.integers(0, topics, (documents, 1)) * (words // topics)
+    places = own + random.integers(0, words // topics, (documents, 6))
+    offsets = np.arange(0, places.size + 1, 6)
+    x = sp.csr_matrix((np.ones(places.size, np.float32), places.ravel(), offsets), shape=(documents, words))
+    session = oc.Session("16MiB", tmp_path)
+    stored = session.from_scipy(tmp_path / "x", x)
+    held = 16 * documents + 64 * words
+    run, beside = oc.Session._run, []
+
+    def watched(self: oc.Session, job: Any, *rest: Any) -> Any:
+        beside.append(tracemalloc.get_traced_memory()[0] - before)
+        return run(self, job, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(oc.Session, "_run", watched)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        try:
+            model = TopicModel(topics, max_iter=3, tol=1e-2).fit(stored)
+        finally:
+            tracemalloc.stop()
+    assert len(beside) > 8 and max(beside) <= held + (1 << 20)
+    assert model.trace_.actual["peak_bytes"] <= session.memory - held
+    clusters = [len(np.unique(model.labels_[own[:, 0] == first])) for first in np.unique(own)]
+    assert np.mean(clusters) < topics / 2
+    with pytest.raises(errors.OverBudgetError, match="held between runs") as caught:
+        TopicModel(topics, memory="3MiB").fit(stored)
+    assert caught.value.needed == held + (1 << 20)
 
 
 def test_the_bits_do_not_depend_on_threads_nor_the_topics_on_the_budget(tmp_path: Path) -> None:
