@@ -71,7 +71,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         before = dict(self.__dict__)
         try:
             X = self._checked(X, reset=True, least=least)
-            session = self._session(X)._beside(0 if held is None else held(X))
+            whole = self._session(X)
             shapes = {name: self.__dict__[name] for name in ("n_features_in_", "feature_names_in_") if name in self.__dict__}
 
             def run(job: _native.Job, label: str, keep: Callable[[Any], None] | None = None) -> Any:
@@ -85,11 +85,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 return session._run(job, label, self.progress, partial if keep else None)
 
             self.__dict__.pop("trace_", None)
-            last = session._whole._trace
-            with session._as_one():
+            last = whole._whole._trace
+            with whole._beside(0 if held is None else held(X)) as session, session._as_one():
                 yield X, session, run
-            if session._whole._trace is not last:
-                self.trace_ = session._whole.last_trace()
+            if whole._whole._trace is not last:
+                self.trace_ = whole._whole.last_trace()
         except BaseException:
             self._restore(before)
             raise

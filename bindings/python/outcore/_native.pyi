@@ -16,6 +16,7 @@ __all__ = [
     "Matrix",
     "MpiRanks",
     "PendingLookUp",
+    "Reservation",
     "ReuseCounts",
     "RowWriter",
     "Running",
@@ -120,6 +121,7 @@ class Session:
     def planner(self) -> Session: ...
     def part(self, memory_bytes: int) -> Session: ...
     def accept(self, path: str | PathLike[str]) -> None: ...
+    def reserve(self, what: str, size: int) -> Reservation: ...
     @property
     def memory_bytes(self) -> int: ...
     @property
@@ -559,6 +561,10 @@ def place_rows(
     method: str,
     replicas: float,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], tuple[int, int, int], tuple[int, int, int]]: ...
+
+@final
+class Reservation:
+    def release(self) -> None: ...
 
 @final
 class ReuseCounts:

@@ -146,21 +146,37 @@ class Session:
         size = parse_bytes(memory)
         return self if size == self.memory else _Part(self._whole, size)
 
-    def _beside(self, held: int) -> Session:
-        """This session, for calls beside which `held` bytes of its budget are arrays.
+    @contextlib.contextmanager
+    def _beside(self, held: int) -> Iterator[Session]:
+        """This session, for calls beside which arrays take `held` bytes of its budget.
 
         Raises
         ------
         OverBudgetError
             Where less than the least budget is left for the calls.
         """
-        if held == 0:
-            return self
         memory, needed = self.memory, held + LEAST_BUDGET
         if needed > memory:
             told = f"{show_bytes(held)} are held between runs, which need {show_bytes(LEAST_BUDGET)}"
             raise OverBudgetError(f"{told}; the budget is {show_bytes(memory)}", needed=needed, available=memory, budget=memory)
-        return _Part(self._whole, memory - held)
+        if held == 0:
+            yield self
+            return
+        reservation = self._whole._engine.reserve("arrays between runs", held)
+        try:
+            yield _Part(self._whole, memory - held)
+        finally:
+            reservation.release()
+
+    def _make_room(self, size: int) -> None:
+        """Has the engine give back what it keeps for later runs, as far as it would be too much beside arrays of this size.
+
+        Raises
+        ------
+        OverBudgetError
+            For more than the budget.
+        """
+        self._whole._engine.reserve("arrays between runs", size).release()
 
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
         if is_planning():

@@ -44,6 +44,9 @@ HELD_DOCUMENT, HELD_WORD = 16, 64
 """Bytes of the budget, beside what each pass takes: of a document its scale, and its entries or its cluster twice; of a word
 what is known of it."""
 
+PLANNED_DOCUMENT, PLANNED_ENTRY = 24, 12
+"""Bytes while passes are planned: of a document, and of a word in a topic, whose numbers are there in two types."""
+
 COPIED_BYTES = 4 << 20
 """Of singular vectors, at a time."""
 
@@ -234,11 +237,13 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     def _check_room(self, X: Any, session: Session) -> None:
         """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused."""
         (samples, words), count = X.shape, int(self.n_components)
+        session._make_room(max(PLANNED_DOCUMENT * samples, 8 * samples + PLANNED_ENTRY * count * words))
         empty = native_sparse(scipy.sparse.csr_matrix((samples, words), dtype=computed(X)), session, "X")
         none, scales = np.full(words, NONE), _native.TopicScales(np.zeros(samples))
         _native.topic_kept(session._inner, empty, scales, np.zeros(words))
         clusters, pairs = np.full(samples, NONE), self.n_edge_topics > 0
         _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, pairs)
+        del scales, clusters, none
         if samples >= count:
             options = native_options(min(count, samples, words), tol=self.tol)
             _native.svds(session._inner, empty, options)
@@ -290,6 +295,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=session.memory, progress=shown)
         centers = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64)
         del means, rows
+        session._make_room(PLANNED_ENTRY * count * left.shape[1])
         start = np.empty((count, left.shape[1]))
         step = max(1, COPIED_BYTES // (8 * count))
         for first in range(0, left.shape[1], step):
@@ -325,6 +331,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         own = np.where(added[np.minimum(clusters, count)], clusters, NONE)
         job = _native.topic_sums(inner, corpus.documents, corpus.scales, of_words, sums, above, own, with_pairs)
         found: Vector = run(job, "topics")
+        corpus.session._make_room(PLANNED_ENTRY * count * words)
         topics, pairs = found[: count * words].reshape(count, words), found[count * words :].reshape(-1, count)
         totals = topics.sum(axis=1)
         # A cluster that lost all its documents has no catchwords: its topic is all of the corpus.
@@ -377,8 +384,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         """
         check_is_fitted(self)
         X = self._checked(X, reset=False)
-        session = self._session(X, out)._beside(8 * self.components_.size)
-        with session._as_one():
+        with self._session(X, out)._beside(8 * self.components_.size) as session, session._as_one():
             topics = np.ascontiguousarray(self.components_.T, np.float64)
             steps, rate = int(self.inference_iter), 10.0
             documents = self._by_rows(X, session)

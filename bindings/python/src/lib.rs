@@ -89,7 +89,7 @@ mod _native {
     #[pymodule_export]
     use crate::samples::{Dataset, DatasetWriter, Loader, Shards, shard_form};
     #[pymodule_export]
-    use crate::session::{Session, memory_allowed};
+    use crate::session::{Reservation, Session, memory_allowed};
     #[pymodule_export]
     use crate::sparse::{
         SparseMatrix, SparseRows, csrcsc, csrmm, gram_product, open_sparse, project,

@@ -1,6 +1,7 @@
 //! Sessions.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use numpy::PyUntypedArray;
 use outcore::sparse::Integers;
@@ -115,6 +116,14 @@ impl Session {
         Ok(self.get()?.memory_bytes())
     }
 
+    /// Reserves bytes of the budget for memory of the caller: idle blocks are evicted if need be.
+    fn reserve(&self, py: Python<'_>, what: &str, size: u64) -> PyResult<Reservation> {
+        let session = self.get()?;
+        let held = py.detach(|| session.engine().reserve(what, size));
+        let held = held.map_err(|error| to_python(error.into()))?;
+        Ok(Reservation(Owned::new(Mutex::new(Some(held)))))
+    }
+
     /// Compute threads.
     #[getter]
     fn threads(&self) -> PyResult<usize> {
@@ -142,6 +151,19 @@ impl Session {
     fn last_trace(&self, py: Python<'_>) -> PyResult<Option<Trace>> {
         let session = self.get()?;
         Ok(py.detach(|| session.last_trace()).map(Trace::new))
+    }
+}
+
+/// Bytes of a budget that the caller has.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Reservation(Owned<Mutex<Option<outcore::engine::Reservation>>>);
+
+#[pymethods]
+impl Reservation {
+    fn release(&self) {
+        if let Ok(held) = self.0.get() {
+            drop(held.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
 

@@ -260,7 +260,7 @@ struct Lloyd<T, S> {
     weights: Weights,
     /// Taken off all rows and centres.
     shift: Arc<Vec<f64>>,
-    /// Centres to start from, less the shift.
+    /// Centres to start from, less the shift; those of the first round, once it begins.
     start: Vec<T>,
     /// Rows of each block.
     blocks: Vec<Range<u64>>,
@@ -345,12 +345,16 @@ struct Division {
 }
 
 impl Division {
-    /// `fixed_bytes` are held whatever is known of rows. Bounds are left out where they have no
+    /// `fixed_bytes` are held whatever is known of rows, and so are the sums of all lanes. Bounds are left out where they have no
     /// room; they change no bit, so that memory which others have counts too.
     fn new(split: MemorySplit, shape: Shape, n: u64, fixed_bytes: u64, bounds: bool) -> Division {
-        let bounded_bytes = fixed_bytes + n * BOUND_BYTES;
-        let may_bound = bounds && split.leaves_half(bounded_bytes);
         let lane_bytes = 8 * shape.len() as u64;
+        let split = split.hold(lane_bytes);
+        let bounded_bytes = fixed_bytes + n * BOUND_BYTES;
+        let bounded = split.hold(bounded_bytes).states(lane_bytes);
+        let may_bound = bounds
+            && split.leaves_half(bounded_bytes)
+            && bounded.left() >= split.block_of_rows_bytes();
         let held = split
             .hold(if may_bound {
                 bounded_bytes
@@ -399,11 +403,18 @@ fn label_bytes(n: u64, weights: Option<&Vec<f64>>) -> u64 {
 }
 
 impl<T: Real, S: Source<T>> Lloyd<T, S> {
-    fn fit(self, max_iter: u64, tol: f64) -> Result<Job<KMeans>> {
+    fn fit(mut self, max_iter: u64, tol: f64) -> Result<Job<KMeans>> {
         let (session, plans) = (self.session.clone(), S::explained(&self));
-        Job::driven(&session, plans, move |stage, _| match &self.over {
-            None => drive::fit(&self, stage, max_iter, tol),
-            Some(over) => over.team.drive(|| drive::fit(&self, stage, max_iter, tol)),
+        let start = std::mem::take(&mut self.start);
+        Job::driven(&session, plans, move |stage, explained| {
+            // A task a piece takes memory.
+            drop(explained);
+            match &self.over {
+                None => drive::fit(&self, start, stage, max_iter, tol),
+                Some(over) => over
+                    .team
+                    .drive(|| drive::fit(&self, start, stage, max_iter, tol)),
+            }
         })
     }
 
@@ -411,9 +422,13 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
         Lloyd { over, ..self }
     }
 
-    fn assign(self) -> Result<Job<Assigned>> {
+    fn assign(mut self) -> Result<Job<Assigned>> {
         let (session, plans) = (self.session.clone(), S::explained(&self));
-        Job::driven(&session, plans, move |stage, _| drive::assign(&self, stage))
+        let start = std::mem::take(&mut self.start);
+        Job::driven(&session, plans, move |stage, explained| {
+            drop(explained);
+            drive::assign(&self, start, stage)
+        })
     }
 
     fn rows(&self) -> u64 {
@@ -462,6 +477,7 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
     /// Nothing is in it yet but the lanes.
     fn sums_plan(&self, mut plan: Plan) -> SumsPlan {
         let (lanes, bytes) = (self.division.split.lanes(), 8 * self.shape.len() as u64);
+        plan.hold(bytes);
         let lanes = Lanes::new(&mut plan, "sums", lanes, bytes);
         SumsPlan { plan, lanes }
     }

@@ -212,6 +212,11 @@ impl MemorySplit {
         self.left() / (4 * (PLAN_THREADS + 1))
     }
 
+    /// The budget that would have panels of this many bytes.
+    pub fn needed_for_panels(&self, bytes: u64) -> u64 {
+        self.held + self.lanes * self.state_bytes + bytes * 4 * (PLAN_THREADS + 1)
+    }
+
     /// Bytes of a panel of rows that become rows of a result: every thread works on one, and two
     /// more are on their way for it.
     pub fn mapped_panel_bytes(&self) -> u64 {

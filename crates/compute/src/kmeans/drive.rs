@@ -1,6 +1,7 @@
 //! Lloyd's rounds, whatever the rows are: a pass that labels them, then centres in the means of
 //! their rows.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::{Error, Result, Stage};
@@ -18,13 +19,12 @@ pub(super) type AllStates<T> = Arc<Vec<Mutex<RowStates<T>>>>;
 /// The nearest centre of each row.
 pub(super) fn assign<T: Real, S: Source<T>>(
     lloyd: &Lloyd<T, S>,
+    start: Vec<T>,
     stage: &mut Stage,
 ) -> Result<Assigned> {
     let _state = stage.reserve("labels", lloyd.division.state_bytes)?;
     let states = lloyd.states();
-    let centers = Arc::new(Centers::new(lloyd.start.clone(), lloyd.shape, &|| {
-        stage.is_cancelled()
-    }));
+    let centers = Arc::new(Centers::new(start, lloyd.shape, &|| stage.is_cancelled()));
     let mut sums = Sums::new(lloyd.shape);
     let round = Round {
         states: &states,
@@ -53,6 +53,7 @@ pub(super) fn assign<T: Real, S: Source<T>>(
 /// Rounds until nothing changes, or there have been enough.
 pub(super) fn fit<T: Real, S: Source<T>>(
     lloyd: &Lloyd<T, S>,
+    start: Vec<T>,
     stage: &mut Stage,
     max_iter: u64,
     tol: f64,
@@ -64,9 +65,7 @@ pub(super) fn fit<T: Real, S: Source<T>>(
     )?;
     let states = lloyd.states();
     let mut sums = Sums::new(shape);
-    let mut centers = Arc::new(Centers::new(lloyd.start.clone(), shape, &|| {
-        stage.is_cancelled()
-    }));
+    let mut centers = Arc::new(Centers::new(start, shape, &|| stage.is_cancelled()));
     let mut moved = None;
     let (mut rounds, mut passes, mut all_compared, mut is_last) = (0, 0, 0, false);
     loop {
@@ -182,10 +181,12 @@ fn means<T: Real, S: Source<T>>(
     sums: &Sums,
 ) -> Result<Vec<T>> {
     let k = lloyd.shape.clusters;
-    let mut all: Vec<(Vec<f64>, f64)> = (0..k)
-        .map(|cluster| (sums.cluster(cluster).to_vec(), sums.weight(cluster)))
+    // Of clusters that get or lose a row here.
+    let mut changed: BTreeMap<usize, (Vec<f64>, f64)> = BTreeMap::new();
+    let known = |cluster: usize| (sums.cluster(cluster).to_vec(), sums.weight(cluster));
+    let empty: Vec<usize> = (0..k)
+        .filter(|&cluster| sums.weight(cluster) == 0.0)
         .collect();
-    let empty: Vec<usize> = (0..k).filter(|&cluster| all[cluster].1 == 0.0).collect();
     let empty_count = empty.len();
     if empty_count > 0 {
         let found = S::farthest(lloyd, stage, states, centers, empty_count);
@@ -193,26 +194,28 @@ fn means<T: Real, S: Source<T>>(
             .into_iter()
             .zip(farthest::of_all(lloyd, found, empty_count)?)
         {
-            let weight = far.weight;
-            for (j, x) in far.x.iter().enumerate() {
-                all[far.label as usize].0[j] -= weight * x;
-                all[cluster].0[j] = weight * x;
-            }
-            all[far.label as usize].1 -= weight;
-            all[cluster].1 = weight;
+            let (weight, label) = (far.weight, far.label as usize);
+            let (sum, left) = changed.entry(label).or_insert_with(|| known(label));
+            sum.iter_mut()
+                .zip(&far.x)
+                .for_each(|(sum, x)| *sum -= weight * x);
+            *left -= weight;
+            let sum = far.x.iter().map(|x| weight * x).collect();
+            changed.insert(cluster, (sum, weight));
         }
     }
-    let largest = (0..k).fold(
-        0,
-        |most, at| if all[at].1 > all[most].1 { at } else { most },
-    );
+    let of = |cluster: usize| match changed.get(&cluster) {
+        Some((sum, weight)) => (&sum[..], *weight),
+        None => (sums.cluster(cluster), sums.weight(cluster)),
+    };
+    let largest = (0..k).fold(0, |most, at| if of(at).1 > of(most).1 { at } else { most });
     let mean = |cluster: usize| {
         // A cluster without rows gets the centre of the largest.
-        let (sum, weight) = if all[cluster].1 > 0.0 {
-            &all[cluster]
+        let (sum, weight) = of(if of(cluster).1 > 0.0 {
+            cluster
         } else {
-            &all[largest]
-        };
+            largest
+        });
         sum.iter().map(move |sum| T::of(sum / weight))
     };
     Ok((0..k).flat_map(mean).collect())

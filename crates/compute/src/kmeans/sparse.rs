@@ -2,8 +2,9 @@
 //! the entries of what changes.
 //!
 //! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read.
-//! Centres are dense: k d elements three times, and 8 k d bytes in each of at most eight lanes.
+//! Centres are dense: k d elements twice, and 8 k d bytes once and in each of at most eight lanes.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,11 +21,22 @@ use super::drive::AllStates;
 use super::farthest::{self, Far};
 use super::totals::{Shape, Totals};
 use super::{Division, Lloyd, Round, Source, Weights, checked, label_bytes};
-use crate::linalg::{numbers, short_piece_bytes};
+use crate::linalg::numbers;
 use crate::pass::Rows;
+
+/// Of rows and their products with all centres, which are to stay in the processor's cache.
+const PIECE_BYTES: u64 = 512 << 10;
+
+/// Tasks of a plan, which no budget counts: a kilobyte each.
+const TASKS_MAX: usize = 1 << 14;
 
 /// Columns and values of one row.
 type Entries = Vec<(usize, f64)>;
+
+/// Centres in rows, and in columns.
+fn centers_bytes<T>(shape: Shape) -> u64 {
+    (2 * shape.clusters * shape.features * size_of::<T>()) as u64
+}
 
 /// Rows of a matrix in CSR.
 pub(super) struct SparseBlocks {
@@ -42,15 +54,22 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
     ) -> Result<Lloyd<T, SparseBlocks>> {
         let shape = checked(&Rows::Sparse(x.clone()), start, weights.as_ref())?;
         let (n, element) = (x.rows(), size_of::<T>() as u64);
-        let centers = MemorySplit::new(session).hold(4 * start.len() as u64 * element);
+        let centers = MemorySplit::new(session).hold(centers_bytes::<T>(shape));
         let fixed = label_bytes(n, weights.as_ref());
         let division = Division::new(centers, shape, n, fixed, true);
         let k = shape.clusters as u64;
-        let piece_bytes = division
-            .split
-            .panel_bytes()
-            .min(short_piece_bytes(k, element));
+        let piece_bytes = division.split.panel_bytes().min(PIECE_BYTES);
         let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * (k * element + 48)));
+        if pieces.len() > TASKS_MAX {
+            let all = x.stored_bytes() + n * (k * element + 48);
+            return Err(Error::OverBudget {
+                what: format!("{k} centres and pieces of {}", x.name()),
+                // Pieces are half full at least.
+                needed: division.split.needed_for_panels(2 * all / TASKS_MAX as u64),
+                available: session.memory_bytes(),
+                budget: session.memory_bytes(),
+            });
+        }
         Ok(Lloyd {
             session: session.clone(),
             name: x.name().to_owned(),
@@ -69,7 +88,7 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let mut plan = Plan::new("k-means round of sparse rows");
         plan.keeps();
         plan.bound(self.source.x.stored_bytes());
-        plan.hold(3 * self.start.len() as u64 * size_of::<T>() as u64);
+        plan.hold(centers_bytes::<T>(self.shape));
         plan
     }
 
@@ -169,28 +188,30 @@ impl<T: Real> Source<T> for SparseBlocks {
                 let (states, centers) = (Arc::clone(states), Arc::clone(centers));
                 lloyd.task(plan, block).run(move |cx| {
                     let states = states[block].locked();
-                    for (line, entries) in rows_of::<T>(&read, cx.blocks, states.labels.len())?
-                        .into_iter()
-                        .enumerate()
-                    {
-                        if cx.cancelled.load(Ordering::Relaxed) {
-                            return Err(Error::Cancelled.into());
-                        }
-                        let label = states.labels[line];
-                        let center = &centers.values[label as usize * d..][..d];
-                        let dense = || {
-                            let mut x = vec![0.0; d];
-                            entries
+                    let all = states.labels.len();
+                    for first in (0..all).step_by(AT_ONCE) {
+                        let some = first..(first + AT_ONCE).min(all);
+                        let rows = rows_of::<T>(&read, cx.blocks, some.clone(), all)?;
+                        for (line, entries) in some.zip(rows) {
+                            if cx.cancelled.load(Ordering::Relaxed) {
+                                return Err(Error::Cancelled.into());
+                            }
+                            let label = states.labels[line];
+                            let center = &centers.values[label as usize * d..][..d];
+                            let dense = || {
+                                let mut x = vec![0.0; d];
+                                entries
+                                    .iter()
+                                    .for_each(|&(column, value)| x[column] += value);
+                                x
+                            };
+                            let square: f64 = dense()
                                 .iter()
-                                .for_each(|&(column, value)| x[column] += value);
-                            x
-                        };
-                        let square: f64 = dense()
-                            .iter()
-                            .zip(center)
-                            .map(|(x, c)| (x - c.f64()).powi(2))
-                            .sum();
-                        search.offer(first_row + line as u64, label, square.sqrt(), dense);
+                                .zip(center)
+                                .map(|(x, c)| (x - c.f64()).powi(2))
+                                .sum();
+                            search.offer(first_row + line as u64, label, square.sqrt(), dense);
+                        }
                     }
                     Ok(())
                 })
@@ -199,17 +220,22 @@ impl<T: Real> Source<T> for SparseBlocks {
     }
 }
 
-/// The entries of each line of a block.
+/// Rows whose entries are listed at a time.
+const AT_ONCE: usize = 64;
+
+/// The entries of some of the lines of a block.
 fn rows_of<T: Real>(
     pieces: &[PieceBlocks],
     blocks: &[Block],
+    some: Range<usize>,
     lines: usize,
 ) -> Result<Vec<Entries>> {
-    let mut rows = vec![Entries::new(); lines];
+    let mut rows = vec![Entries::new(); some.len()];
+    let picked: Vec<bool> = (0..lines).map(|line| some.contains(&line)).collect();
     for (piece, blocks) in each_piece(pieces, blocks) {
-        with_lines!(piece, blocks, T, a => {
-            a.each_line(|line, entries| entries.each(|place, value| rows[line].push((place, value.f64()))));
-        });
+        with_lines!(piece, blocks, T, a => kernels::Picked::new(a, &picked).each_line(|line, entries| {
+            entries.each(|place, value| rows[line - some.start].push((place, value.f64())));
+        }));
     }
     Ok(rows)
 }
@@ -296,19 +322,26 @@ impl<T: Real> Comparison<T> {
         }
         totals.compared(picked.iter().filter(|picked| **picked).count());
         let changed: Vec<bool> = changes.iter().map(Option::is_some).collect();
-        let mut rows = vec![Entries::new(); n];
+        let weight = |line: usize| self.weights.of(self.first_row + line as u64);
+        for (line, change) in changes.iter().enumerate() {
+            let Some((from, to)) = *change else { continue };
+            totals.relabeled(weight(line), from, to);
+            if self.first {
+                totals.square_seen(weight(line), squares[line]);
+            }
+        }
+        // A row may be in several pieces.
         for (piece, blocks) in each_piece(pieces, blocks) {
             with_lines!(piece, blocks, T, a => kernels::Picked::new(a, &changed).each_line(|line, entries| {
-                entries.each(|place, value| rows[line].push((place, value.f64())));
+                let Some((from, to)) = changes[line] else { return };
+                let weight = weight(line);
+                entries.each(|place, value| {
+                    totals.entry_moved(place, weight * value.f64(), from, to);
+                    if self.first {
+                        totals.entry_seen(place, value.f64());
+                    }
+                });
             }));
-        }
-        for (line, change) in changes.into_iter().enumerate() {
-            let Some((from, to)) = change else { continue };
-            let weight = self.weights.of(self.first_row + line as u64);
-            totals.moved_sparse(&rows[line], weight, from, to);
-            if self.first {
-                totals.seen_sparse(&rows[line], weight, squares[line]);
-            }
         }
         Ok(())
     }
@@ -321,8 +354,8 @@ impl<T: Real> Comparison<T> {
         line: usize,
         lines: usize,
     ) -> Result<Error> {
-        let rows = rows_of::<T>(pieces, blocks, lines)?;
-        let found = rows[line].iter().find(|(_, value)| !value.is_finite());
+        let rows = rows_of::<T>(pieces, blocks, line..line + 1, lines)?;
+        let found = rows[0].iter().find(|(_, value)| !value.is_finite());
         Ok(match found {
             Some(&(place, _)) => Error::NotFinite {
                 object: self.object.clone(),

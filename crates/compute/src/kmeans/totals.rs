@@ -68,19 +68,17 @@ impl<'a> Totals<'a> {
         });
     }
 
-    /// The same of a sparse row; `entries` are its minor indices and values.
-    pub(super) fn moved_sparse(
-        &mut self,
-        entries: &[(usize, f64)],
-        weight: f64,
-        from: Option<u32>,
-        to: u32,
-    ) {
-        self.change(weight, from, to, |sums, weight| {
-            entries
-                .iter()
-                .for_each(|&(place, value)| sums[place] += weight * value);
-        });
+    /// The same of a row whose entries [`entry_moved`](Totals::entry_moved) takes.
+    pub(super) fn relabeled(&mut self, weight: f64, from: Option<u32>, to: u32) {
+        self.change(weight, from, to, |_, _| ());
+    }
+
+    /// An entry of such a row, times its weight.
+    pub(super) fn entry_moved(&mut self, place: usize, value: f64, from: Option<u32>, to: u32) {
+        if let Some(from) = from {
+            self.values[self.shape.sums(from as usize)][place] -= value;
+        }
+        self.values[self.shape.sums(to as usize)][place] += value;
     }
 
     /// `add` adds the row, times a weight, to the sums of a cluster.
@@ -95,12 +93,13 @@ impl<'a> Totals<'a> {
         self.values[self.shape.last(2)] += 1.0;
     }
 
-    /// A sparse row is seen for the first time.
-    pub(super) fn seen_sparse(&mut self, entries: &[(usize, f64)], weight: f64, square: f64) {
-        let columns = &mut self.values[self.shape.columns()];
-        entries
-            .iter()
-            .for_each(|&(place, value)| columns[place] += value);
+    /// An entry of a row that is seen for the first time.
+    pub(super) fn entry_seen(&mut self, place: usize, value: f64) {
+        self.values[self.shape.columns()][place] += value;
+    }
+
+    /// The square of a row that is seen for the first time.
+    pub(super) fn square_seen(&mut self, weight: f64, square: f64) {
         self.values[self.shape.last(0)] += weight * square;
         self.values[self.shape.last(1)] += square;
     }
@@ -111,8 +110,7 @@ impl<'a> Totals<'a> {
             .iter_mut()
             .zip(x)
             .for_each(|(sum, x)| *sum += x.f64());
-        self.values[self.shape.last(0)] += weight * square;
-        self.values[self.shape.last(1)] += square;
+        self.square_seen(weight, square);
     }
 
     pub(super) fn compared(&mut self, rows: usize) {
