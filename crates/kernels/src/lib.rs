@@ -77,10 +77,10 @@ pub use nearest::{
     nearest_until, row_squares,
 };
 pub use neighbors::{
-    KnownBlock, Metric, Neighbor, NeighborTile, NumberedRows, Numbers, Pair, Postings, RowCenters,
-    SparseNumberedRows, Within, add_mutual_neighbors, add_mutual_sparse_neighbors, add_neighbors,
-    add_neighbors_of, add_sparse_neighbors, add_sparse_within, add_within, gathered_bytes,
-    neighbors_reference, squares_of_rows,
+    Comparison, KnownBlock, Metric, Neighbor, NeighborTile, NumberedRows, Numbers, Pair, Postings,
+    RowCenters, SparseNumberedRows, Within, add_mutual_neighbors, add_mutual_sparse_neighbors,
+    add_neighbors, add_neighbors_of, add_sparse_neighbors, add_sparse_within, add_within,
+    gathered_bytes, neighbors_reference, squares_of_rows,
 };
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Real, RealType};

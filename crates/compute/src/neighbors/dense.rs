@@ -9,7 +9,7 @@ use outcore_core::panels::cut;
 use outcore_core::{Error, MemorySplit, Result, Session};
 use outcore_engine::{Context, Plan, Region, Task, TaskError};
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, MatRef, NeighborTile, NumberedRows, Numbers, Real};
+use outcore_kernels::{Blas, Comparison, MatRef, NeighborTile, NumberedRows, Numbers, Real};
 use outcore_matrix::{Array, Operand, Tile};
 
 use super::{Side, Sought, Wanted, beside, staying};
@@ -295,13 +295,16 @@ fn meet<T: Real>(
     let bytes = tile.scratch() * size_of::<T>();
     Ok(kernels::add_mutual_neighbors(
         [sought[0].nearest(of_one), sought[1].nearest(of_other)],
-        sought[0].metric,
         one,
         other,
-        tile,
+        Comparison {
+            metric: sought[0].metric,
+            leaves_out_itself: false,
+            tile,
+            blas,
+            stop: &|| cx.cancelled.load(Ordering::Relaxed),
+        },
         bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]),
-        blas,
-        &|| cx.cancelled.load(Ordering::Relaxed),
     )?)
 }
 
@@ -354,42 +357,24 @@ impl<T: Real> Compare<T> {
         });
         let bytes = self.tile.scratch() * size_of::<T>();
         let scratch = bytemuck::cast_slice_mut(&mut cx.scratch[..bytes]);
-        let stop = || cx.cancelled.load(Ordering::Relaxed);
-        let (itself, tile) = (self.leaves_out_itself, self.tile);
+        let how = Comparison {
+            metric: self.sought.metric,
+            leaves_out_itself: self.leaves_out_itself,
+            tile: self.tile,
+            blas: &self.blas,
+            stop: &|| cx.cancelled.load(Ordering::Relaxed),
+        };
         Ok(match (self.sought.wanted, &seekers) {
-            (Wanted::Nearest(_), Some(seekers)) => kernels::add_neighbors_of(
-                seekers,
-                self.sought.nearest(state),
-                self.sought.metric,
-                queries,
-                rows,
-                itself,
-                tile,
-                scratch,
-                &self.blas,
-                &stop,
-            ),
-            (Wanted::Nearest(_), None) => kernels::add_neighbors(
-                self.sought.nearest(state),
-                self.sought.metric,
-                queries,
-                rows,
-                itself,
-                tile,
-                scratch,
-                &self.blas,
-                &stop,
-            ),
-            (Wanted::Within { .. }, _) => kernels::add_within(
-                &mut self.sought.within(state),
-                queries,
-                rows,
-                itself,
-                tile,
-                scratch,
-                &self.blas,
-                &stop,
-            ),
+            (Wanted::Nearest(_), Some(seekers)) => {
+                let nearest = self.sought.nearest(state);
+                kernels::add_neighbors_of(seekers, nearest, queries, rows, how, scratch)
+            }
+            (Wanted::Nearest(_), None) => {
+                kernels::add_neighbors(self.sought.nearest(state), queries, rows, how, scratch)
+            }
+            (Wanted::Within { .. }, _) => {
+                kernels::add_within(&mut self.sought.within(state), queries, rows, how, scratch)
+            }
         }?)
     }
 }

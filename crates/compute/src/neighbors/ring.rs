@@ -30,7 +30,7 @@ use outcore_core::with_real;
 use outcore_core::{Error, Job, MemorySplit, RealType, Result, Session, Stage};
 use outcore_device::Locked;
 use outcore_engine::{Plan, Task};
-use outcore_kernels::{Neighbor, NeighborTile, Real};
+use outcore_kernels::{Comparison, Neighbor, NeighborTile, Real};
 use outcore_matrix::{Array, Rows};
 
 use self::block::{Blocks, HEADER_BYTES, Header, Prepared, prepared};
@@ -641,12 +641,14 @@ impl<T: Real> Pass<'_, T> {
                         &prepared[at],
                         slot,
                         &mut nearest,
-                        self.search.options.metric,
-                        self.search.of_themselves,
-                        self.tile,
+                        Comparison {
+                            metric: self.search.options.metric,
+                            leaves_out_itself: self.search.of_themselves,
+                            tile: self.tile,
+                            blas: self.search.session.blas(),
+                            stop: &|| stage.is_cancelled(),
+                        },
                         &mut scratch,
-                        self.search.session.blas(),
-                        &|| stage.is_cancelled(),
                     )
                 })?;
             }

@@ -3,7 +3,9 @@
 
 use hashbrown::HashMap;
 
-use super::{Bounds, COMPARED, Found, Metric, Nearest, Neighbor, Within};
+use super::bounds::{Bounds, within};
+use super::found::{Found, Nearest};
+use super::{COMPARED, Metric, Neighbor, Within};
 use crate::{Error, Real};
 
 /// Some rows of a sparse matrix, each with its columns in order.
@@ -500,7 +502,7 @@ impl<'a, 'b, T: Real> Back<'a, 'b, T> {
             let part = start..(start + COMPARED).min(products.len());
             let of_part = first + part.start..first + part.end;
             let (scales, offsets) = (&self.scales[of_part.clone()], &self.offsets[of_part]);
-            if super::within(&products[part.clone()], scales, offsets, least) == 0 {
+            if within(&products[part.clone()], scales, offsets, least) == 0 {
                 continue;
             }
             for at in part {

@@ -16,7 +16,7 @@ use outcore_core::{Error, Result};
 use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{
-    Blas, MatRef, Metric, Neighbor, NeighborTile, NumberedRows, Numbers, Postings, Real,
+    Blas, Comparison, MatRef, Neighbor, NeighborTile, NumberedRows, Numbers, Postings, Real,
     SparseNumberedRows,
 };
 use outcore_matrix::sparse::{Piece, whole_lines};
@@ -513,48 +513,30 @@ pub(super) fn prepared<T: Real>(queries: &[u8]) -> Result<Prepared<T>> {
 }
 
 /// Adds the rows of a block to the nearest of each query.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "two operands, what to find, and where to work"
-)]
 pub(super) fn compare<T: Real>(
     queries: &[u8],
     prepared: &Prepared<T>,
     rows: &[u8],
     nearest: &mut [Neighbor],
-    metric: Metric,
-    leaves_out_itself: bool,
-    tile: NeighborTile,
+    how: Comparison<'_>,
     scratch: &mut Vec<T>,
-    blas: &Blas,
-    stop: &dyn Fn() -> bool,
 ) -> Result<()> {
     match (view::<T>(queries)?, view::<T>(rows)?, prepared) {
         (View::Dense(queries), View::Dense(rows), _) => {
-            scratch.resize(scratch.len().max(tile.scratch()), T::ZERO);
-            kernels::add_neighbors(
-                nearest,
-                metric,
-                queries,
-                rows,
-                leaves_out_itself,
-                tile,
-                scratch,
-                blas,
-                stop,
-            )?;
+            scratch.resize(scratch.len().max(how.tile.scratch()), T::ZERO);
+            kernels::add_neighbors(nearest, queries, rows, how, scratch)?;
         }
         (View::Sparse(queries), View::Sparse(rows), Prepared::Postings(postings)) => {
             scratch.resize(scratch.len().max(queries.count()), T::ZERO);
             kernels::add_sparse_neighbors(
                 nearest,
-                metric,
+                how.metric,
                 queries,
                 postings,
                 rows,
-                leaves_out_itself,
+                how.leaves_out_itself,
                 scratch,
-                stop,
+                how.stop,
             )?;
         }
         _ => {
