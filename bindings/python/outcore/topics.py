@@ -552,6 +552,8 @@ class _Corpus:
     def turn(self) -> None:
         """Makes the copy along the other side."""
         own, by_rows = self._matrix, self._matrix.format == "csr"
+        # Nothing that is in memory is read again, and sorting has blocks of other sizes.
+        self.session._make_room(self.session.memory)
         other: _native.SparseMatrix = self.run(_native.csrcsc(self.session._inner, own, None), "sorting by words")
         self.documents, self.words = (own, other) if by_rows else (other, own)
 
