@@ -131,6 +131,8 @@ def placement(
         raise ArgumentError(f"method is 'co-appearance' or 'frequency', not {method!r}")
     if not 0 <= held_out < 1:
         raise ArgumentError(f"held_out is a share of the queries, at least 0 and less than 1, not {held_out}")
+    if not 0 <= replicas < float("inf"):
+        raise ArgumentError(f"replicas is a part of the pages, from 0 on, not {replicas}")
     if not 1 <= rows_a_page < 1 << 32:
         raise ArgumentError(f"a page has at least one row, not {rows_a_page}")
     if replicas and rows_a_page > ROWS_A_PAGE_MOST:

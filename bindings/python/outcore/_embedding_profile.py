@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ from . import _native
 from ._units import show_bytes
 from .errors import ArgumentError
 
+T = TypeVar("T")
+
 __all__ = ["POLICIES", "Profile", "draw", "hottest", "profile_of"]
 
 POLICIES = ("static", "lru", "s3-fifo", "belady")
@@ -20,9 +22,10 @@ POLICIES = ("static", "lru", "s3-fifo", "belady")
 EXACT_LOOKUPS = 2_000_000
 SAMPLED_ROWS = 100_000
 """Rows that are followed of a list that is longer."""
-SAMPLED_LOOKUPS = 1_000_000
-"""Of these rows, at most, where all look-ups have to be known before the first miss is."""
-COUNTED_ROWS = 4_000_000
+SAMPLED_LOOKUPS, LEAST_ROWS = 1_000_000, 1000
+"""Look-ups that are kept, some 70 bytes each, where all have to be known before the first miss is: about as many, unless they
+were of fewer rows than these."""
+COUNTED_ROWS = 2_000_000
 """Rows whose look-ups are counted at a time, 24 bytes each; lists of more rows are gone through several times."""
 CHUNK_IDS = 1 << 20
 SLOT_BYTES = 120
@@ -62,13 +65,16 @@ def profile_of(ids: npt.ArrayLike, row_bytes: int, *, policies: Sequence[str] = 
     """The profile of row numbers in the order in which they are looked up, as from an array of any shape, or a memory map.
 
     Of more than two million look-ups, the misses of all policies but the static one are estimated from a sample of the rows.
-    Memory: some 200 MB at most, however long the list is.
+    Memory: some 200 MB, however long the list is, unless a thousand rows have most of the look-ups.
     """
     times, rows_of = _occurrences(ids)
     lookups, rows = int((times * rows_of).sum()), int(rows_of.sum())
     cache_rows = sorted({max(1, rows >> power) for power in range(12)})
-    rate = 1.0 if lookups <= EXACT_LOOKUPS else min(1.0, SAMPLED_ROWS / rows, SAMPLED_LOOKUPS / lookups)
-    caches = {policy: _native.CacheMisses(policy, cache_rows, rate) for policy in policies if policy != "static"}
+    rate = 1.0 if lookups <= EXACT_LOOKUPS else min(1.0, SAMPLED_ROWS / rows)
+    rates = dict.fromkeys(policies, rate)
+    if lookups > EXACT_LOOKUPS:
+        rates["belady"] = min(rate, max(SAMPLED_LOOKUPS / lookups, LEAST_ROWS / rows))
+    caches = {policy: _native.CacheMisses(policy, cache_rows, rates[policy]) for policy in policies if policy != "static"}
     for chunk in _chunks(ids):
         for cache in caches.values():
             cache.add(chunk)
@@ -86,9 +92,8 @@ def profile_of(ids: npt.ArrayLike, row_bytes: int, *, policies: Sequence[str] = 
 def hottest(ids: npt.ArrayLike, rows: int) -> npt.NDArray[np.uint64]:
     """The `rows` row numbers that are looked up most, most first: for `Table.keep`."""
     found = times = np.empty(0, np.uint64)
-    for counts in _counted(ids):
-        for_part = counts.hottest(rows)
-        found, times = np.concatenate([found, for_part[0]]), np.concatenate([times, for_part[1]])
+    for ids_of_part, times_of_part in _counted(ids, lambda counts: counts.hottest(rows)):
+        found, times = np.concatenate([found, ids_of_part]), np.concatenate([times, times_of_part])
         most_first = np.lexsort((found, -times.astype(np.int64)))[:rows]
         found, times = found[most_first], times[most_first]
     return found
@@ -105,8 +110,8 @@ def _chunks(ids: npt.ArrayLike) -> Iterator[npt.NDArray[np.uint64]]:
         yield np.ascontiguousarray(some, np.uint64)
 
 
-def _counted(ids: npt.ArrayLike) -> Iterator[_native.ReuseCounts]:
-    """How often rows occur, part by part of the rows, each small enough for memory."""
+def _counted(ids: npt.ArrayLike, take: Callable[[_native.ReuseCounts], T]) -> Iterator[T]:
+    """What is taken of how often rows occur, part by part of the rows, each small enough for memory."""
     part, bits = 0, 0
     while part < 1 << bits:
         counts = _native.ReuseCounts(part, bits)
@@ -116,13 +121,16 @@ def _counted(ids: npt.ArrayLike) -> Iterator[_native.ReuseCounts]:
                 part, bits = 2 * part, bits + 1
                 break
         else:
-            yield counts
+            taken = take(counts)
+            # The next ones are not beside them.
+            del counts
+            yield taken
             part += 1
 
 
 def _occurrences(ids: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """How often rows occur, most often first, and how many rows occur so often."""
-    histograms = [counts.histogram() for counts in _counted(ids)]
+    histograms = list(_counted(ids, lambda counts: counts.histogram()))
     times, places = np.unique(np.concatenate([times for times, _ in histograms]), return_inverse=True)
     rows = np.bincount(places, np.concatenate([rows for _, rows in histograms]), minlength=len(times))
     return times[::-1].astype(np.int64), rows[::-1].astype(np.int64)

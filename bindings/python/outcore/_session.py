@@ -159,24 +159,31 @@ class Session:
         if needed > memory:
             told = f"{show_bytes(held)} are held between runs, which need {show_bytes(LEAST_BUDGET)}"
             raise OverBudgetError(f"{told}; the budget is {show_bytes(memory)}", needed=needed, available=memory, budget=memory)
-        if held == 0:
-            yield self
+        if held == 0 or is_planning():
+            yield _Narrowed(self, memory - held) if held else self
             return
-        reservation = self._whole._engine.reserve("arrays between runs", held)
+        reservation = self._engine.reserve("arrays between runs", held)
         try:
-            yield _Part(self._whole, memory - held)
+            yield _Narrowed(self, memory - held)
         finally:
             reservation.release()
 
     def _make_room(self, size: int) -> None:
-        """Has the engine give back what it keeps for later runs, as far as it would be too much beside arrays of this size.
+        """Has the engine give back what it keeps for later runs, as far as it would be too much beside arrays of this size, and
+        as far as no other call has the memory.
 
         Raises
         ------
         OverBudgetError
             For more than the budget.
         """
-        self._whole._engine.reserve("arrays between runs", size).release()
+        memory = self.memory
+        if size > memory:
+            told = f"{show_bytes(size)} for arrays between runs; the budget is {show_bytes(memory)}"
+            raise OverBudgetError(told, needed=size, available=memory, budget=memory)
+        if not is_planning():
+            with contextlib.suppress(OverBudgetError):
+                self._engine.reserve("arrays between runs", size).release()
 
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
         if is_planning():
@@ -374,24 +381,34 @@ class _Part(Session):
         self._settings = whole._settings
         self._trace = None
         self._bytes = size
-        self._of_whole = whole
+        self._of = whole
         self._process = os.getpid()
-        self._session = whole._engine.part(size)
+        self._session = self._made()
+
+    def _made(self) -> _native.Session:
+        return self._of._engine.part(self._bytes)
 
     @property
     def _engine(self) -> _native.Session:
         if self._session is None or self._process != os.getpid():
             self._process = os.getpid()
-            self._session = self._of_whole._engine.part(self._bytes)
+            self._session = self._made()
         return self._session
 
     @property
     def _whole(self) -> Session:
-        return self._of_whole
+        return self._of._whole
 
     def _keep(self, trace: _native.Trace) -> None:
         super()._keep(trace)
-        self._of_whole._trace = self._trace
+        self._whole._trace = self._trace
+
+
+class _Narrowed(_Part):
+    """A session, for calls beside which the rest of its budget is reserved."""
+
+    def _made(self) -> _native.Session:
+        return self._of._engine.narrowed(self._bytes)
 
 
 class Planned(BaseException):

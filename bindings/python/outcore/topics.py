@@ -44,11 +44,13 @@ HELD_DOCUMENT, HELD_WORD = 16, 64
 """Bytes of the budget, beside what each pass takes: of a document its scale, and its entries or its cluster twice; of a word
 what is known of it."""
 
-PLANNED_DOCUMENT, PLANNED_ENTRY = 24, 12
-"""Bytes while passes are planned: of a document, and of a word in a topic, whose numbers are there in two types."""
+PLANNED_DOCUMENT, SAMPLED_DOCUMENT = 24, 32
+"""Bytes while passes are planned, and while a sample is drawn."""
 
 COPIED_BYTES = 4 << 20
 """Of singular vectors, at a time."""
+
+COUNTED_LABELS = 1 << 20
 
 LIST_WORDS = 64
 """Words of a topic whose coherence is measured, at most."""
@@ -125,7 +127,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     -----
     Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
     2014). Holds 16 bytes a document, and in its passes up to 16 more, 16 for each document of the most frequent word, and some
-    20 for each word of each topic: all of it within the budget.
+    30 for each word of each topic: all of it within the budget.
 
     Documents count as if all had the mean length. Where values are below 1 on average, as those of TF-IDF are, they count in
     units of their mean.
@@ -237,7 +239,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     def _check_room(self, X: Any, session: Session) -> None:
         """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused."""
         (samples, words), count = X.shape, int(self.n_components)
-        session._make_room(max(PLANNED_DOCUMENT * samples, 8 * samples + PLANNED_ENTRY * count * words))
+        session._make_room(max(PLANNED_DOCUMENT * samples, 8 * samples + _in_two_types(count, words, computed(X))))
         empty = native_sparse(scipy.sparse.csr_matrix((samples, words), dtype=computed(X)), session, "X")
         none, scales = np.full(words, NONE), _native.TopicScales(np.zeros(samples))
         _native.topic_kept(session._inner, empty, scales, np.zeros(words))
@@ -263,11 +265,16 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         entries, weights = run(job, "words above thresholds")
         if self.sample_rate is not None and self.sample_rate < 1:
             # Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006): u^(1 / weight), by its logarithm.
-            draws = np.log1p(-np.random.RandomState(seed % (1 << 32)).random_sample(len(entries)))
-            keys = np.divide(draws, weights, out=np.full(len(entries), -np.inf), where=weights > 0)
+            corpus.session._make_room(SAMPLED_DOCUMENT * len(entries))
+            keys = np.random.RandomState(seed % (1 << 32)).random_sample(len(entries))
+            np.negative(keys, out=keys)
+            np.log1p(keys, out=keys)
+            np.divide(keys, weights, out=keys, where=weights > 0)
+            np.negative(keys, out=keys)
+            keys[weights <= 0] = np.inf
             wanted = max(int(self.n_components), round(float(self.sample_rate) * len(entries)))
-            entries[np.argsort(-keys, kind="stable")[wanted:]] = 0
-            del draws, keys
+            entries[np.argsort(keys, kind="stable")[wanted:]] = 0
+            del keys
         del weights
         self._check_count(int(np.count_nonzero(entries)), corpus.X, "above the thresholds of words")
         self.thresholds_ = thresholds
@@ -295,7 +302,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=session.memory, progress=shown)
         centers = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64)
         del means, rows
-        session._make_room(PLANNED_ENTRY * count * left.shape[1])
+        session._make_room(_in_two_types(count, left.shape[1], np.dtype(left.dtype)))
         start = np.empty((count, left.shape[1]))
         step = max(1, COPIED_BYTES // (8 * count))
         for first in range(0, left.shape[1], step):
@@ -331,7 +338,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         own = np.where(added[np.minimum(clusters, count)], clusters, NONE)
         job = _native.topic_sums(inner, corpus.documents, corpus.scales, of_words, sums, above, own, with_pairs)
         found: Vector = run(job, "topics")
-        corpus.session._make_room(PLANNED_ENTRY * count * words)
+        corpus.session._make_room(_in_two_types(count, words, dtype))
         topics, pairs = found[: count * words].reshape(count, words), found[count * words :].reshape(-1, count)
         totals = topics.sum(axis=1)
         # A cluster that lost all its documents has no catchwords: its topic is all of the corpus.
@@ -341,7 +348,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         self.catchwords_ = catchwords
         # NONE is -1.
         self.labels_ = clusters.view(np.int32)
-        self.topic_sizes_ = np.bincount(self.labels_[self.labels_ >= 0], minlength=count)
+        self.topic_sizes_ = np.zeros(count, np.int64)
+        for first in range(0, samples, COUNTED_LABELS):
+            some = self.labels_[first : first + COUNTED_LABELS]
+            self.topic_sizes_ += np.bincount(some[some >= 0], minlength=count)
         best = np.argsort(-pairs.ravel(), kind="stable")[: self.n_edge_topics]
         best = best[pairs.ravel()[best] > 0]
         self.edge_topics_ = np.column_stack(np.divmod(best, count))
@@ -377,6 +387,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         -------
         Array or ndarray of shape (n_samples, n_components), of the type of X; rows add up to 1. A document without words has all
         topics in equal parts.
+
+        Raises
+        ------
+        OverBudgetError
+            Where the topics, 8 bytes a word of each, leave less than 1 MiB of the budget.
 
         Notes
         -----
@@ -546,7 +561,8 @@ class _Corpus:
         documents = max(self.filled, 1)
         length = sums.sum() / documents
         length = max(np.floor(length), 1.0) if compat else max(length, float(columns["nonzeros"].sum()) / documents)
-        self.scales = _native.TopicScales(np.divide(length, sums, out=np.zeros_like(sums), where=sums > 0))
+        np.divide(length, sums, out=sums, where=sums > 0)
+        self.scales = _native.TopicScales(sums)
         self.frequencies: Vector = columns["mean"]
 
     def turn(self) -> None:
@@ -566,6 +582,11 @@ def _seeds(rows: Array, count: int, random_state: np.random.RandomState) -> Floa
         picked = np.sort(sample_without_replacement(len(rows), most, random_state=random_state))
     found: Floats = kmeans_plusplus(np.asarray(rows[picked], np.float64), count, random_state=random_state)[0]
     return found
+
+
+def _in_two_types(count: int, words: int, dtype: np.dtype[Any]) -> int:
+    """Bytes of the numbers of words in topics, in float64 and in the type of the corpus."""
+    return (8 + dtype.itemsize) * count * words
 
 
 def _words_of(X: Any) -> list[str] | None:

@@ -48,9 +48,11 @@ pub(crate) fn place_rows<'py>(
     let (session, by_frequency) = (session.get()?, method == "frequency");
     let a_look_up = LOOK_UP_BYTES + if by_frequency { 0 } else { NEIGHBOURS_BYTES };
     let of_replicas = (replicas.max(0.0) * rows as f64 * REPLICA_BYTES as f64) as u64;
-    let bytes = ids.len() as u64 * a_look_up + rows.saturating_mul(ROW_BYTES) + of_replicas;
-    let held = session.engine().reserve("a placement", bytes.max(1));
-    let _held = held.map_err(|error| to_python(error.into()))?;
+    let bytes = (ids.len() as u64 * a_look_up)
+        .saturating_add(rows.saturating_mul(ROW_BYTES))
+        .saturating_add(of_replicas);
+    let held = py.detach(|| session.engine().reserve("a placement", bytes.max(1)));
+    let held = held.map_err(|error| to_python(error.into()))?;
     let queries = |offsets: &[u64]| {
         let query = |ends: &[u64]| ids[ends[0] as usize..ends[1] as usize].iter().copied();
         Queries::new(rows, offsets.windows(2).map(query))
@@ -60,6 +62,8 @@ pub(crate) fn place_rows<'py>(
     let (log, held_out) = (log.map_err(to_python)?, held_out.map_err(to_python)?);
     let threads = session.threads();
     let place = move |_: &dyn Fn() -> bool| {
+        // As long as this computes, also where its caller has gone.
+        let _held = held;
         let placement = match by_frequency {
             true => Placement::by_frequency(&log, rows_a_page)?,
             false => Placement::by_co_appearance(&log, rows_a_page, threads)?,

@@ -65,6 +65,12 @@ impl Session {
         Ok(Session(Owned::new(part)))
     }
 
+    /// The same session for calls beside which the rest of its budget is reserved.
+    fn narrowed(&self, memory_bytes: u64) -> PyResult<Session> {
+        let narrowed = self.get()?.narrowed(memory_bytes).map_err(to_python)?;
+        Ok(Session(Owned::new(narrowed)))
+    }
+
     /// Takes a file for whole that a writer in place has left half written.
     fn accept(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let session = self.get()?;

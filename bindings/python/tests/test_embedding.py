@@ -734,6 +734,9 @@ def test_a_profile_says_what_a_cache_saves(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(errors.ArgumentError, match="row numbers"):
             profile_of(bad, 128)
     assert profile_of(np.empty(0, int), 128).lookups == 0
+    # Few rows are all followed, however often they are looked up.
+    few = profile_of(np.arange(5000) % 2, 128)
+    assert all(misses[-1] == 2 / 5000 for misses in few.misses.values())
 
 
 def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:

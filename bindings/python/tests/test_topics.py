@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sklearn.metrics import adjusted_rand_score
 import outcore as oc
 from outcore import errors
 from outcore.cli import cli
+from outcore.embedding import TableSet
 from outcore.topics import TopicModel
 
 
@@ -286,6 +288,14 @@ def test_what_is_held_between_passes_is_within_the_budget(tmp_path: Path, monkey
     with pytest.raises(errors.OverBudgetError, match="held between runs") as caught:
         TopicModel(topics, memory="3MiB").fit(stored)
     assert caught.value.needed == held + (1 << 20)
+    # Beside others that have some of the budget, and in threads at once.
+    np.save(tmp_path / "rows.npy", np.ones((1000, 8), np.float32))
+    tables = TableSet([tmp_path / "rows.npy"], cache="1MiB", reading="1MiB", session=session)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: np.asarray(model.transform(stored)), range(3)))
+    assert all((one == found[0]).all() for one in found) and len(tables) == 1
+    explained = model.explain(stored)
+    assert (TopicModel(topics, max_iter=3, tol=1e-2).fit(stored).labels_ == model.labels_).all() and explained is not None
 
 
 def test_the_bits_do_not_depend_on_threads_nor_the_topics_on_the_budget(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@
 //! others have reserved. Odd rounds go backwards, so that they begin with what is still in memory.
 //!
 //! Cost: 2ndk flops a round at most; reads X once and then 9/16 (1/2) of it a round at most, or X
-//! each round if `max_iter` is below 3 or it fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d
-//! + 2) for each of at most 8 lanes.
+//! each round if `max_iter` is below 3 or it fits; 4 to 12 bytes of memory a row, and 8 (k + 1)(d
+//! + 2) once and for each of at most 8 lanes, and as much for centres.
 
 mod block;
 mod centers;

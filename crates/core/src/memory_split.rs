@@ -212,9 +212,10 @@ impl MemorySplit {
         self.left() / (4 * (PLAN_THREADS + 1))
     }
 
-    /// The budget that would have panels of this many bytes.
+    /// A budget that has panels of this many bytes; of what it has beyond what is held, lanes take a quarter, or one of them does.
     pub fn needed_for_panels(&self, bytes: u64) -> u64 {
-        self.held + self.lanes * self.state_bytes + bytes * 4 * (PLAN_THREADS + 1)
+        let panels = bytes * 4 * (PLAN_THREADS + 1);
+        self.held + (self.state_bytes + panels).max(panels / 3 * 4 + 4)
     }
 
     /// Bytes of a panel of rows that become rows of a result: every thread works on one, and two

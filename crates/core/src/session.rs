@@ -69,6 +69,8 @@ pub struct Session {
     engine: Engine,
     /// Its jobs are only looked at.
     plans_only: bool,
+    /// Of which plans are made, if it is not all of the budget.
+    planned_bytes: Option<u64>,
 }
 
 struct Inner {
@@ -147,6 +149,7 @@ impl Session {
             inner,
             engine,
             plans_only: false,
+            planned_bytes: None,
         })
     }
 
@@ -181,8 +184,37 @@ impl Session {
         }
         Ok(Session {
             engine: whole.part("a call", bytes)?,
+            planned_bytes: None,
             ..self.clone()
         })
+    }
+
+    /// The same session for calls beside which their caller has reserved the rest of the budget: their
+    /// plans, and so their bits, are those of a session with `bytes`.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// let _arrays = session.engine().reserve("arrays", 4 << 20)?;
+    /// let narrowed = session.narrowed(12 << 20)?;
+    /// assert_eq!(narrowed.memory_bytes(), 12 << 20);
+    /// assert_eq!(narrowed.whole().memory_bytes(), 16 << 20);
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`part`](Session::part).
+    pub fn narrowed(&self, bytes: u64) -> Result<Session> {
+        let budget = self.memory_bytes();
+        match bytes {
+            ..SESSION_BYTES_MIN => Err(Error::value(format!(
+                "memory must be at least 1 MiB, not {bytes} bytes"
+            ))),
+            needed if needed > budget => Err(Error::OverPart { needed, budget }),
+            _ => Ok(Session {
+                planned_bytes: Some(bytes),
+                ..self.clone()
+            }),
+        }
     }
 
     /// The session with all of its budget.
@@ -190,6 +222,7 @@ impl Session {
     pub fn whole(&self) -> Session {
         Session {
             engine: self.inner.engine.clone(),
+            planned_bytes: None,
             ..self.clone()
         }
     }
@@ -245,13 +278,14 @@ impl Session {
     /// Budget, bytes. It alone decides how what is added up is cut, so that the bits of a result do
     /// not depend on memory that others have reserved.
     pub fn memory_bytes(&self) -> u64 {
-        self.engine.budget().total()
+        let total = self.engine.budget().total();
+        self.planned_bytes.unwrap_or(total)
     }
 
     /// Bytes of it that a run may have, if need be after those that go on now: what is only moved,
     /// and what is added up elsewhere, may be cut by it.
     pub fn memory_free(&self) -> u64 {
-        self.engine.budget().plannable()
+        self.engine.budget().plannable().min(self.memory_bytes())
     }
 
     /// Compute threads.

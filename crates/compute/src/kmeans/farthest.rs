@@ -65,7 +65,7 @@ pub(super) fn find<T: Real, S: Source<T>>(
         weights: lloyd.weights.clone(),
         found: Mutex::default(),
     });
-    plan.hold((count * lloyd.shape.features * 8) as u64);
+    plan.hold(((count * lloyd.shape.features + lloyd.shape.len()) * 8) as u64);
     for block in 0..lloyd.blocks.len() {
         let task = task(&mut plan, block, Arc::clone(&search));
         plan.task(task);

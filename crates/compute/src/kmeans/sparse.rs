@@ -24,11 +24,13 @@ use super::{Division, Lloyd, Round, Source, Weights, checked, label_bytes};
 use crate::linalg::numbers;
 use crate::pass::Rows;
 
-/// Of rows and their products with all centres, which are to stay in the processor's cache.
+/// Of rows and their products with all centres, which are to stay in the processor's cache; more where a plan would have more
+/// tasks than [`TASKS_MAX`].
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// Tasks of a plan, which no budget counts: a kilobyte each.
-const TASKS_MAX: usize = 1 << 14;
+/// Tasks of a plan whose memory, a kilobyte each, is little enough beside the budget. Of matrices from 64 GiB on, whose pieces
+/// cannot be larger, there are more.
+const TASKS_MAX: u64 = 1 << 14;
 
 /// Columns and values of one row.
 type Entries = Vec<(usize, f64)>;
@@ -58,14 +60,15 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let fixed = label_bytes(n, weights.as_ref());
         let division = Division::new(centers, shape, n, fixed, true);
         let k = shape.clusters as u64;
-        let piece_bytes = division.split.panel_bytes().min(PIECE_BYTES);
+        let panel_bytes = division.split.panel_bytes();
+        // Pieces are half full at least.
+        let wanted_bytes = 2 * (x.stored_bytes() + n * (k * element + 48)) / TASKS_MAX;
+        let piece_bytes = panel_bytes.min(PIECE_BYTES.max(wanted_bytes));
         let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * (k * element + 48)));
-        if pieces.len() > TASKS_MAX {
-            let all = x.stored_bytes() + n * (k * element + 48);
+        if pieces.len() as u64 > TASKS_MAX && panel_bytes < wanted_bytes {
             return Err(Error::OverBudget {
                 what: format!("{k} centres and pieces of {}", x.name()),
-                // Pieces are half full at least.
-                needed: division.split.needed_for_panels(2 * all / TASKS_MAX as u64),
+                needed: division.split.needed_for_panels(wanted_bytes),
                 available: session.memory_bytes(),
                 budget: session.memory_bytes(),
             });
