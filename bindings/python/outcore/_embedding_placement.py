@@ -132,7 +132,7 @@ def placement(
     if not 0 <= held_out < 1:
         raise ArgumentError(f"held_out is a share of the queries, at least 0 and less than 1, not {held_out}")
     if not 0 <= replicas < float("inf"):
-        raise ArgumentError(f"replicas is a part of the pages, from 0 on, not {replicas}")
+        raise ArgumentError(f"replicas are 0 or more, and not without end: {replicas}")
     if not 1 <= rows_a_page < 1 << 32:
         raise ArgumentError(f"a page has at least one row, not {rows_a_page}")
     if replicas and rows_a_page > ROWS_A_PAGE_MOST:

@@ -381,12 +381,12 @@ class _Part(Session):
         self._settings = whole._settings
         self._trace = None
         self._bytes = size
-        self._of = whole
+        self._wide = whole
         self._process = os.getpid()
         self._session = self._made()
 
     def _made(self) -> _native.Session:
-        return self._of._engine.part(self._bytes)
+        return self._wide._engine.part(self._bytes)
 
     @property
     def _engine(self) -> _native.Session:
@@ -397,7 +397,7 @@ class _Part(Session):
 
     @property
     def _whole(self) -> Session:
-        return self._of._whole
+        return self._wide._whole
 
     def _keep(self, trace: _native.Trace) -> None:
         super()._keep(trace)
@@ -408,7 +408,7 @@ class _Narrowed(_Part):
     """A session, for calls beside which the rest of its budget is reserved."""
 
     def _made(self) -> _native.Session:
-        return self._of._engine.narrowed(self._bytes)
+        return self._wide._engine.narrowed(self._bytes)
 
 
 class Planned(BaseException):

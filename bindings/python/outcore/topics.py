@@ -298,8 +298,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             right = in_scratch(np.ascontiguousarray(right), session)
         del found
         rows = Array._result(session, run(_native.csrmm(session._inner, left, right._inner, 1.0, 0.0, None), "projecting"))
+        # Its k-means is beside what this fit holds, too.
+        rows._session = session
         random, shown = np.random.RandomState(seed % (1 << 32)), self.progress
-        means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, memory=session.memory, progress=shown)
+        means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, progress=shown)
         centers = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64)
         del means, rows
         session._make_room(_in_two_types(count, left.shape[1], np.dtype(left.dtype)))
