@@ -16,6 +16,7 @@ use super::sample::mix;
 /// [5, 7, 5].iter().for_each(|&row| counts.add(row));
 /// assert_eq!((counts.lookups(), counts.distinct()), (3, 2));
 /// assert_eq!(counts.hottest(1), [(5, 2)]);
+/// assert_eq!(counts.histogram(), [(1, 1), (2, 1)]);
 /// assert_eq!(counts.shares().len(), 2);
 /// let mut halves = [0, 1].map(|part| ReuseCounts::of_part(part, 1));
 /// halves.iter_mut().for_each(|half| (0..100).for_each(|row| half.add(row)));
