@@ -70,21 +70,22 @@ def profile_of(ids: npt.ArrayLike, row_bytes: int, *, policies: Sequence[str] = 
     times, rows_of = _occurrences(ids)
     lookups, rows = int((times * rows_of).sum()), int(rows_of.sum())
     cache_rows = sorted({max(1, rows >> power) for power in range(12)})
-    rate = 1.0 if lookups <= EXACT_LOOKUPS else min(1.0, SAMPLED_ROWS / rows)
-    rates = dict.fromkeys(policies, rate)
+    rate = rate_of_kept = 1.0
     if lookups > EXACT_LOOKUPS:
-        rates["belady"] = min(rate, max(SAMPLED_LOOKUPS / lookups, LEAST_ROWS / rows))
-    caches = {policy: _native.CacheMisses(policy, cache_rows, rates[policy]) for policy in policies if policy != "static"}
+        rate = min(1.0, SAMPLED_ROWS / rows)
+        rate_of_kept = min(rate, max(SAMPLED_LOOKUPS / lookups, LEAST_ROWS / rows))
+    caches = {
+        policy: _native.CacheMisses(policy, cache_rows, rate_of_kept if policy == "belady" else rate)
+        for policy in policies
+        if policy != "static"
+    }
     for chunk in _chunks(ids):
         for cache in caches.values():
             cache.add(chunk)
     count = max(1, lookups)
-    misses = {
-        policy: tuple(
-            one / count for one in (caches[policy].misses() if policy in caches else _static_misses(times, rows_of, cache_rows))
-        )
-        for policy in policies
-    }
+    missed = {policy: cache.misses() for policy, cache in caches.items()}
+    missed["static"] = _static_misses(times, rows_of, cache_rows)
+    misses = {policy: tuple(one / count for one in missed[policy]) for policy in policies}
     bins = np.bincount([int(often - 1).bit_length() for often in times], times * rows_of)
     return Profile(lookups, rows, tuple((bins / count).tolist()), tuple(cache_rows), misses, row_bytes)
 
@@ -136,10 +137,10 @@ def _occurrences(ids: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray
     return times[::-1].astype(np.int64), rows[::-1].astype(np.int64)
 
 
-def _static_misses(times: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], cache_rows: Sequence[int]) -> list[int]:
+def _static_misses(times: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], cache_rows: Sequence[int]) -> list[float]:
     """Look-ups of all rows but those that occur most."""
     before = rows.cumsum() - rows
-    return [int((times * (rows - np.clip(held - before, 0, rows))).sum()) for held in cache_rows]
+    return [float((times * (rows - np.clip(held - before, 0, rows))).sum()) for held in cache_rows]
 
 
 def draw(profile: Profile, path: str) -> None:

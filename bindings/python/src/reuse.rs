@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use outcore::Error;
+use outcore::device::Locked;
 use outcore::engine::cache::{PolicyKind, UnknownPolicy};
 use outcore::tables::reuse::{self, Miniatures, ReuseProfile, SampledBelady};
 use pyo3::prelude::*;
@@ -12,12 +13,6 @@ use crate::error::to_python;
 
 type Ids<'py> = PyReadonlyArray1<'py, u64>;
 type Numbers<'py> = Bound<'py, PyArray1<u64>>;
-
-fn locked<T>(state: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    state
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 fn columns(py: Python<'_>, pairs: Vec<(u64, u64)>) -> (Numbers<'_>, Numbers<'_>) {
     let (first, second) = pairs.into_iter().unzip();
@@ -41,7 +36,7 @@ impl ReuseCounts {
     fn add(&self, py: Python<'_>, ids: Ids<'_>) -> PyResult<()> {
         let ids = ids.as_slice()?;
         py.detach(|| {
-            let mut counts = locked(&self.0);
+            let mut counts = self.0.locked();
             ids.iter().for_each(|&id| counts.add(id));
         });
         Ok(())
@@ -49,17 +44,17 @@ impl ReuseCounts {
 
     #[getter]
     fn rows(&self) -> u64 {
-        locked(&self.0).distinct()
+        self.0.locked().distinct()
     }
 
     /// How often rows occur, ascending, and how many rows occur so often.
     fn histogram<'py>(&self, py: Python<'py>) -> (Numbers<'py>, Numbers<'py>) {
-        columns(py, py.detach(|| locked(&self.0).histogram()))
+        columns(py, py.detach(|| self.0.locked().histogram()))
     }
 
     /// The rows that occur most, and how often.
     fn hottest<'py>(&self, py: Python<'py>, rows: usize) -> (Numbers<'py>, Numbers<'py>) {
-        columns(py, py.detach(|| locked(&self.0).hottest(rows)))
+        columns(py, py.detach(|| self.0.locked().hottest(rows)))
     }
 }
 
@@ -104,7 +99,7 @@ impl CacheMisses {
 
     fn add(&self, py: Python<'_>, ids: Ids<'_>) -> PyResult<()> {
         let ids = ids.as_slice()?;
-        py.detach(|| match &mut *locked(&self.cache) {
+        py.detach(|| match &mut *self.cache.locked() {
             Cache::Lru(profile) => ids.iter().for_each(|&id| profile.add(id)),
             Cache::Other(caches) => ids.iter().for_each(|&id| caches.add(id)),
             Cache::Belady(lookups) => ids.iter().for_each(|&id| lookups.add(id)),
@@ -116,7 +111,7 @@ impl CacheMisses {
         let of_curve = |curve: reuse::MissCurve| -> Vec<f64> {
             self.rows.iter().map(|&rows| curve.misses(rows)).collect()
         };
-        py.detach(|| match &*locked(&self.cache) {
+        py.detach(|| match &*self.cache.locked() {
             Cache::Lru(profile) => of_curve(profile.miss_curve()),
             Cache::Other(caches) => of_curve(caches.miss_curve()),
             Cache::Belady(lookups) => self.rows.iter().map(|&rows| lookups.misses(rows)).collect(),

@@ -1,9 +1,10 @@
 //! Sessions.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use numpy::PyUntypedArray;
+use outcore::device::Locked;
 use outcore::sparse::Integers;
 use outcore::{Blas, Choice, Error, Settings, Sparse};
 use pyo3::prelude::*;
@@ -168,7 +169,7 @@ pub(crate) struct Reservation(Owned<Mutex<Option<outcore::engine::Reservation>>>
 impl Reservation {
     fn release(&self) {
         if let Ok(held) = self.0.get() {
-            drop(held.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(held.locked().take());
         }
     }
 }

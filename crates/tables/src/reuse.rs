@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use outcore_engine::cache::PolicyKind;
-//! use outcore_tables::reuse::{ReuseCounts, ReuseProfile, belady, simulate, static_top};
+//! use outcore_tables::reuse::{ReuseCounts, ReuseProfile, belady, simulate};
 //!
 //! let trace = [1, 2, 3, 1, 2, 1, 4, 1];
 //! let (mut profile, mut counts) = (ReuseProfile::exact(), ReuseCounts::default());
@@ -18,8 +18,7 @@
 //! assert_eq!([0, 1, 2, 3].map(|rows| curve.misses(rows)), [8.0, 8.0, 6.0, 4.0]);
 //! assert_eq!(simulate(PolicyKind::Lru, 2, trace), 2);
 //! assert_eq!(belady(&trace, 2), 3);
-//! assert_eq!(static_top(&trace, 2), 6);
-//! assert_eq!(counts.shares(), [0.25, 0.25, 0.5], "rows that occur once, twice, 3 to 4 times");
+//! assert_eq!(counts.histogram(), [(1, 2), (2, 1), (4, 1)], "two rows occur once, one twice, one four times");
 //! ```
 
 mod counts;
@@ -34,7 +33,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod traces;
 
-pub use counts::{ReuseCounts, static_top};
+pub use counts::ReuseCounts;
 pub use curve::MissCurve;
 pub use profile::ReuseProfile;
 pub use running::RunningCurve;

@@ -17,7 +17,6 @@ use super::sample::mix;
 /// assert_eq!((counts.lookups(), counts.distinct()), (3, 2));
 /// assert_eq!(counts.hottest(1), [(5, 2)]);
 /// assert_eq!(counts.histogram(), [(1, 1), (2, 1)]);
-/// assert_eq!(counts.shares().len(), 2);
 /// let mut halves = [0, 1].map(|part| ReuseCounts::of_part(part, 1));
 /// halves.iter_mut().for_each(|half| (0..100).for_each(|row| half.add(row)));
 /// assert_eq!(halves[0].distinct() + halves[1].distinct(), 100);
@@ -69,22 +68,6 @@ impl ReuseCounts {
         self.counts.len() as u64
     }
 
-    /// Look-ups by how often their row occurs, as shares of all: rows that occur once, twice, 3 to 4
-    /// times, 5 to 8 times, and so on; the form of Meta's published tables
-    /// (`dlrm_datasets`, `locality_stats.txt`).
-    pub fn shares(&self) -> Vec<f64> {
-        let mut lookups = Vec::new();
-        for (count, rows) in self.histogram() {
-            let bin = (u64::BITS - (count - 1).leading_zeros()) as usize;
-            if bin >= lookups.len() {
-                lookups.resize(bin + 1, 0);
-            }
-            lookups[bin] += count * rows;
-        }
-        let share = |&of_bin: &u64| of_bin as f64 / self.lookups as f64;
-        lookups.iter().map(share).collect()
-    }
-
     /// The rows that occur most and their counts, at most `rows` of them, most frequent first; the
     /// lower number first where counts are equal.
     pub fn hottest(&self, rows: usize) -> Vec<(u64, u64)> {
@@ -101,16 +84,4 @@ impl ReuseCounts {
         hottest.sort_unstable_by_key(order);
         hottest
     }
-}
-
-/// Hits of a cache that holds the rows that occur most in the trace, from its first look-up on.
-///
-/// ```
-/// assert_eq!(outcore_tables::reuse::static_top(&[5, 7, 5], 1), 2);
-/// ```
-pub fn static_top(trace: &[u64], capacity: usize) -> u64 {
-    let mut counts = ReuseCounts::default();
-    trace.iter().for_each(|&key| counts.add(key));
-    let hottest = counts.hottest(capacity);
-    hottest.iter().map(|&(_, count)| count).sum()
 }

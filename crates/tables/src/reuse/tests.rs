@@ -101,13 +101,13 @@ proptest! {
         let of = |id| trace.iter().filter(|&&other| other == id).count() as u64;
         let mut plain: Vec<(u64, u64)> = (0..50).map(|id| (id, of(id))).filter(|row| row.1 > 0).collect();
         plain.sort_by_key(|&(id, count)| (u64::MAX - count, id));
-        let in_bin = |bin: u32| plain.iter().filter(move |row| row.1.next_power_of_two() == 1 << bin);
-        for (bin, share) in counts.shares().into_iter().enumerate() {
-            let lookups: u64 = in_bin(bin as u32).map(|row| row.1).sum();
-            prop_assert_eq!(share, lookups as f64 / trace.len() as f64);
+        let histogram = counts.histogram();
+        prop_assert!(histogram.is_sorted_by(|one, other| one.0 < other.0));
+        prop_assert_eq!(histogram.iter().map(|(_, rows)| rows).sum::<u64>(), counts.distinct());
+        for (count, rows) in histogram {
+            prop_assert_eq!(plain.iter().filter(|row| row.1 == count).count() as u64, rows);
         }
         plain.truncate(rows);
-        prop_assert_eq!(static_top(&trace, rows), plain.iter().map(|row| row.1).sum::<u64>());
         prop_assert_eq!(counts.hottest(rows), plain);
     }
 
