@@ -1,7 +1,7 @@
 """Runs the legs of a case in turn, A B A B ..., each a fresh process, and keeps everything they said.
 
 A leg that the kernel killed, that ran out of time, that failed or that answered wrongly is not run again: it counts as not
-finished, with the time it lasted. Each run of a case has a file of its own, which is written after every round, so that an
+finished, with the time it lasted. Each run of a case has a file of its own, which is written after every leg, so that an
 interrupted run is kept too, and never replaced by a later one.
 """
 
@@ -112,9 +112,9 @@ def run_case(case: Case, context: Context, facts: Facts, folder: Path, say: Call
                 continue
             outcome = {"round": number, **run_leg(leg, context, way, limit_of(leg, limits))}
             entry["rounds"].append(outcome)
+            result["ended"] = now()
+            write(result, path)
             say(f"{case.name}: round {number + 1}: {leg.name}: {told(leg, outcome, case.unit)}")
-        result["ended"] = now()
-        write(result, path)
     return result
 
 

@@ -749,10 +749,13 @@ def native_operand(x: Any, name: str, session: Session) -> Any:
     return _packed(x, np.float32) if is_small else x if _mapped(x) else _packed(x)
 
 
-def in_scratch(x: npt.NDArray[Any], session: Session) -> Array:
-    """A copy in scratch; of a call that is only planned, the space for it."""
-    by_columns = x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous
-    matrix = _native.temporary_matrix(session._inner, x.dtype.name, list(x.shape), "F" if by_columns else "C")
+def in_scratch(
+    x: npt.NDArray[Any], session: Session, dtype: np.dtype[Any] | None = None, order: Order | None = None
+) -> Array:
+    """A copy in scratch, of the same type and order by default; of a call that is only planned, the space for it."""
+    if order is None:
+        order = "F" if x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous else "C"
+    matrix = _native.temporary_matrix(session._inner, (dtype or x.dtype).name, list(x.shape), order)
     made = Array._result(session, matrix)
     if not is_planning():
         made._assign(..., x, False)

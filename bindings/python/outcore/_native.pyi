@@ -414,6 +414,7 @@ def topic_sums(
     sums: npt.NDArray[np.float32],
     above: bool,
     clusters: npt.NDArray[np.uint32],
+    added: npt.NDArray[np.bool_],
     pairs: bool,
 ) -> Job: ...
 def topic_weights(

@@ -243,8 +243,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         empty = native_sparse(scipy.sparse.csr_matrix((samples, words), dtype=computed(X)), session, "X")
         none, scales = np.full(words, NONE), _native.TopicScales(np.zeros(samples))
         _native.topic_kept(session._inner, empty, scales, np.zeros(words))
-        clusters, pairs = np.full(samples, NONE), self.n_edge_topics > 0
-        _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, pairs)
+        clusters, added, pairs = np.full(samples, NONE), np.zeros(count, bool), self.n_edge_topics > 0
+        _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, added, pairs)
         del scales, clusters, none
         if samples >= count:
             options = native_options(min(count, samples, words), tol=self.tol)
@@ -293,10 +293,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         found = run(_native.svds(session._inner, left, options), "singular vectors")
         convergence(found, self.tol, stacklevel=4)
         self.singular_values_ = found["values"][::-1].copy()
-        right = found_vectors(session, found["right"], len(found["values"]), np.dtype(left.dtype))
-        if not isinstance(right, Array):
-            right = in_scratch(np.ascontiguousarray(right), session)
+        right = found_vectors(session, found["right"], len(found["values"]), np.dtype(np.float64))
         del found
+        if not isinstance(right, Array):
+            # In pieces: copies of another type and order would be as large as all topics.
+            right = in_scratch(right, session, np.dtype(left.dtype), "C")
         rows = Array._result(session, run(_native.csrmm(session._inner, left, right._inner, 1.0, 0.0, None), "projecting"))
         # Its k-means is beside what this fit holds, too.
         rows._session = session
@@ -304,11 +305,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, progress=shown)
         centers = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64)
         del means, rows
-        session._make_room(_in_two_types(count, left.shape[1], np.dtype(left.dtype)))
+        room = min(16 * count * left.shape[1], session.memory)
+        session._make_room(room)
         start = np.empty((count, left.shape[1]))
         step = max(1, COPIED_BYTES // (8 * count))
         for first in range(0, left.shape[1], step):
             start[:, first : first + step] = centers @ np.asarray(right[first : first + step], np.float64).T
+        # For a copy beside it.
+        session._make_room(room)
         # The code of ISLE does not look at documents again once it has put the centres in their means for the last time.
         rounds = int(self.max_iter) - bool(self.compat)
         if rounds:
@@ -335,10 +339,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         eps3 = (COMPAT_EPS3 if above else self.eps2) if self.eps3 is None else self.eps3
         sums = self._sums(corpus, of_words, self._per_topic(eps3, documents))
         catchwords = [np.flatnonzero(of_words == topic) for topic in range(count)]
-        # Topics that their clusters are added to; none of what is in no cluster.
-        added = np.array([*(above or not len(own) for own in catchwords), False])
-        own = np.where(added[np.minimum(clusters, count)], clusters, NONE)
-        job = _native.topic_sums(inner, corpus.documents, corpus.scales, of_words, sums, above, own, with_pairs)
+        # Topics that their clusters are added to.
+        added = np.array([above or not len(own) for own in catchwords])
+        job = _native.topic_sums(inner, corpus.documents, corpus.scales, of_words, sums, above, clusters, added, with_pairs)
         found: Vector = run(job, "topics")
         corpus.session._make_room(_in_two_types(count, words, dtype))
         topics, pairs = found[: count * words].reshape(count, words), found[count * words :].reshape(-1, count)
@@ -579,8 +582,9 @@ class _Corpus:
 def _seeds(rows: Array, count: int, random_state: np.random.RandomState) -> Floats:
     """k-means++ of some rows in their order: that of `KMeans` goes by the bits of rows, which other budgets change."""
     most = max(2 * count, SAMPLE_BYTES // (8 * rows.shape[1]))
-    picked = np.arange(len(rows))
-    if len(rows) > most:
+    if len(rows) <= most:
+        picked = np.arange(len(rows))
+    else:
         picked = np.sort(sample_without_replacement(len(rows), most, random_state=random_state))
     found: Floats = kmeans_plusplus(np.asarray(rows[picked], np.float64), count, random_state=random_state)[0]
     return found

@@ -154,14 +154,25 @@ pub(crate) fn topic_sums(
     sums: PyReadonlyArray1<'_, f32>,
     above: bool,
     clusters: Labels<'_>,
+    added: PyReadonlyArray1<'_, bool>,
     pairs: bool,
 ) -> PyResult<Job> {
     let (session, documents) = (session.get()?, documents.get()?);
     let words = catchwords(&of_words, sums.len(), scales);
+    let added = added.as_array();
+    let is_added = |topic: &u32| added.get(*topic as usize) == Some(&true);
+    let clusters = clusters.as_array();
+    let own = clusters.iter().map(|topic| {
+        if is_added(topic) {
+            *topic
+        } else {
+            topics::NONE
+        }
+    });
     let chosen = Chosen {
         sums: vector(&sums),
         above,
-        clusters: vector(&clusters),
+        clusters: own.collect(),
         pairs,
     };
     let plan = || topics::topic_sums(session, documents, words, chosen);

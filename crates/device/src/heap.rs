@@ -2,9 +2,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Allocations from this size on have a map of their own. The kernel takes some hundred microseconds
-/// for one, and what is computed with 4 MiB takes longer.
-const MAPPED_BYTES: usize = 4 << 20;
+/// Allocations from this size on have a map of their own. The kernel takes up to a hundred
+/// microseconds for its pages, and what is computed with 1 MiB takes longer.
+const MAPPED_BYTES: usize = 1 << 20;
 
 /// The system's allocator, but large allocations go back to the system when they are freed.
 ///
