@@ -31,6 +31,7 @@ __all__ = [
     "Team",
     "TopicScales",
     "Trace",
+    "Traces",
     "VERSION",
     "affine",
     "axpby",
@@ -56,7 +57,6 @@ __all__ = [
     "kmeans_distances",
     "kmeans_fit",
     "memory_allowed",
-    "merge_traces",
     "mpi_finalize",
     "nearest_rows",
     "neighbors_graph",
@@ -204,11 +204,16 @@ class Trace:
     def json(self) -> str: ...
     def save(self, path: str | PathLike[str]) -> None: ...
 
+@final
+class Traces:
+    def __new__(cls, threads: int) -> Self: ...
+    def add(self, run: Trace, start_s: float) -> None: ...
+    def merged(self) -> Trace: ...
+
 _Operand: TypeAlias = Matrix | npt.NDArray[Any]
 _Output: TypeAlias = str | PathLike[str] | Matrix | None
 
 def memory_allowed() -> int: ...
-def merge_traces(parts: Sequence[tuple[Trace, float]], threads: int) -> Trace: ...
 def open_matrix(session: Session, path: str | PathLike[str], interrupted: bool) -> Matrix: ...
 def open_raw(
     session: Session,

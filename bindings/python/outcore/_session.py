@@ -192,9 +192,9 @@ class Session:
         found = execute(job, label, progress, partial)
         trace = self._inner.last_trace()
         if trace is not None:
-            parts = _parts.get()
-            if parts is not None:
-                parts.append((trace, began))
+            runs = _runs.get()
+            if runs is not None:
+                runs.add(trace, began)
             self._keep(trace)
         return found
 
@@ -205,17 +205,17 @@ class Session:
     @contextlib.contextmanager
     def _as_one(self) -> Iterator[None]:
         """Makes one trace of what this thread runs inside."""
-        if _parts.get() is not None:
+        if _runs.get() is not None:
             yield
             return
-        parts: list[tuple[_native.Trace, float]] = []
-        token = _parts.set(parts)
+        runs = _Runs(self.threads)
+        token = _runs.set(runs)
         try:
             yield
         finally:
-            _parts.reset(token)
-            if len(parts) > 1:
-                self._keep(_native.merge_traces(parts, self.threads))
+            _runs.reset(token)
+            if runs.count > 1:
+                self._keep(runs.traces.merged())
 
     @property
     def memory(self) -> int:
@@ -411,6 +411,20 @@ class _Narrowed(_Part):
         return self._wide._engine.narrowed(self._bytes)
 
 
+class _Runs:
+    """Runs that are to have one trace."""
+
+    def __init__(self, threads: int) -> None:
+        self.traces, self.count, self.since = _native.Traces(threads), 0, 0.0
+
+    def add(self, trace: _native.Trace, began: float) -> None:
+        """One that began at this second."""
+        if self.count == 0:
+            self.since = began
+        self.count += 1
+        self.traces.add(trace, began - self.since)
+
+
 class Planned(BaseException):
     """Ends a call whose plan is only looked at, where it would begin to move anything; no handler of errors is to stop it."""
 
@@ -443,8 +457,7 @@ _default_lock = threading.Lock()
 _alike: weakref.WeakValueDictionary[Settings, Session] = weakref.WeakValueDictionary()
 """Made for what came from other processes, as long as it is used."""
 _last: Trace | None = None
-_parts: ContextVar[list[tuple[_native.Trace, float]] | None] = ContextVar("_parts", default=None)
-"""Runs that are to have one trace, each with when it began."""
+_runs: ContextVar[_Runs | None] = ContextVar("_runs", default=None)
 
 
 def default_session() -> Session:

@@ -111,5 +111,5 @@ mod _native {
         topic_sums, topic_thresholded, topic_thresholds, topic_weights,
     };
     #[pymodule_export]
-    use crate::trace::{Trace, merge_traces};
+    use crate::trace::{Trace, Traces};
 }

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use outcore::device::Locked;
 use pyo3::prelude::*;
 
 /// The trace of a run.
@@ -17,24 +18,33 @@ impl Trace {
     }
 }
 
-/// The trace of several runs, each with the second at which it began, on `threads` threads.
-#[pyfunction]
-pub(crate) fn merge_traces(py: Python<'_>, parts: Vec<(Py<Trace>, f64)>, threads: usize) -> Trace {
-    let parts: Vec<(Arc<outcore::Trace>, f64)> = parts
-        .iter()
-        .map(|(part, start)| (Arc::clone(&part.get().0), *start))
-        .collect();
-    py.detach(|| {
-        let first = parts
-            .iter()
-            .map(|part| part.1)
-            .fold(f64::INFINITY, f64::min);
-        let mut all = outcore::Trace::default();
-        parts
-            .iter()
-            .for_each(|(part, start)| all.append(part, start - first, threads));
-        Trace(Arc::new(all))
-    })
+/// Of several runs, added up as they end: what all of them did would take as much memory as each.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Traces {
+    all: Mutex<outcore::Trace>,
+    threads: usize,
+}
+
+#[pymethods]
+impl Traces {
+    /// Of runs on `threads` threads.
+    #[new]
+    fn new(threads: usize) -> Traces {
+        Traces {
+            all: Mutex::default(),
+            threads,
+        }
+    }
+
+    /// Adds a run that began `start_s` seconds after the first one.
+    fn add(&self, py: Python<'_>, run: &Trace, start_s: f64) {
+        py.detach(|| self.all.locked().append(&run.0, start_s, self.threads));
+    }
+
+    /// One trace of all of them.
+    fn merged(&self, py: Python<'_>) -> Trace {
+        Trace(py.detach(|| Arc::new(self.all.locked().clone())))
+    }
 }
 
 #[pymethods]

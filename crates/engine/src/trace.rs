@@ -1,14 +1,16 @@
 //! A timeline of device and cores, and totals against the prediction.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::schedule::Totals;
 
-/// Most spans kept of one run, of about 150 bytes each, outside the budget; a longer run keeps its
-/// first ones and counts the others in the sums.
+/// Most spans kept of one run, or of several in one trace, of 56 bytes each, outside the budget; a
+/// longer run keeps its first ones and counts the others in the sums.
 const SPANS_MAX: usize = 50_000;
 
 /// Most bytes of plan names in a trace of several runs.
@@ -18,9 +20,9 @@ const PLAN_NAMES_BYTES: usize = 120;
 #[derive(Clone, Debug, Serialize)]
 pub struct Span {
     /// `"device"`, or `"core 0"` and so on.
-    pub lane: String,
+    pub lane: Arc<str>,
     /// `"read"`, `"write"`, or the name of a task, with the object where there is one.
-    pub name: String,
+    pub name: Arc<str>,
     /// Seconds from the start of the run.
     pub start_s: f64,
     /// Seconds from the start of the run.
@@ -121,7 +123,7 @@ impl Trace {
     /// # Errors
     /// Those of the writer.
     pub fn write_chrome(&self, out: impl Write) -> io::Result<()> {
-        let mut lanes: Vec<&str> = self.spans.iter().map(|span| span.lane.as_str()).collect();
+        let mut lanes: Vec<&str> = self.spans.iter().map(|span| &*span.lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
         let lane_of = |name: &str| lanes.binary_search(&name).unwrap_or(0);
@@ -151,6 +153,8 @@ impl Trace {
 pub(crate) struct Recorder {
     start: Instant,
     spans: Vec<Span>,
+    /// Those of the spans, each once.
+    names: HashSet<Arc<str>>,
     dropped: u64,
     device_busy: Duration,
     device_since: Option<Instant>,
@@ -163,6 +167,7 @@ impl Recorder {
         Recorder {
             start: Instant::now(),
             spans: Vec::new(),
+            names: HashSet::new(),
             dropped: 0,
             device_busy: Duration::ZERO,
             device_since: None,
@@ -189,17 +194,18 @@ impl Recorder {
     }
 
     pub(crate) fn moved(&mut self, name: impl FnOnce() -> String, since: Instant, bytes: u64) {
-        self.span("device".to_owned(), name, since, Instant::now(), bytes);
+        self.span("device", name, since, Instant::now(), bytes);
     }
 
     pub(crate) fn worked(&mut self, core: usize, task: &str, since: Instant, until: Instant) {
         self.cores_busy += until - since;
-        self.span(format!("core {core}"), || task.to_owned(), since, until, 0);
+        let lane = format!("core {core}");
+        self.span(&lane, || task.to_owned(), since, until, 0);
     }
 
     fn span(
         &mut self,
-        lane: String,
+        lane: &str,
         name: impl FnOnce() -> String,
         since: Instant,
         until: Instant,
@@ -209,14 +215,24 @@ impl Recorder {
             self.dropped += 1;
             return;
         }
+        let (lane, name) = (self.named(lane), self.named(&name()));
         let at = |instant: Instant| instant.saturating_duration_since(self.start).as_secs_f64();
         self.spans.push(Span {
             lane,
-            name: name(),
+            name,
             start_s: at(since),
             end_s: at(until),
             bytes,
         });
+    }
+
+    fn named(&mut self, name: &str) -> Arc<str> {
+        let known = self.names.get(name).cloned();
+        known.unwrap_or_else(|| {
+            let name = Arc::from(name);
+            self.names.insert(Arc::clone(&name));
+            name
+        })
     }
 
     /// Adds times and spans to the counts of the run.
