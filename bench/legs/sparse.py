@@ -64,6 +64,16 @@ def load(folder: str, rows: int | None = None) -> Any:
     )
 
 
+def parts(folder: str) -> Iterator[Any]:
+    """The rows of a matrix, some at a time."""
+    indptr, indices, values = mapped(folder)
+    for start in range(0, len(indptr) - 1, ROWS_AT_ONCE):
+        ends = np.array(indptr[start : start + ROWS_AT_ONCE + 1])
+        entries = slice(ends[0], ends[-1])
+        own = np.array(values[entries]), np.array(indices[entries]), ends - ends[0]
+        yield sp.csr_matrix(own, shape=(len(ends) - 1, described(folder)[1]))
+
+
 def mapped(folder: str) -> tuple[Array, Array, Array]:
     indptr, indices, values = (np.load(path, mmap_mode="r") for path in files(folder))
     return indptr, indices, values

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -153,21 +153,31 @@ def timed(spec: Spec, call: Callable[[], Array]) -> Result:
 
 
 def checked(spec: Spec, found: Array) -> Result:
-    held_out = sparse.load(f"{spec['a']}/held-out")
-    if found.shape != (spec["k"], held_out.shape[1]) or not (found >= 0).all():
+    held_out = f"{spec['a']}/held-out"
+    if found.shape != (spec["k"], sparse.described(held_out)[1]) or not (found >= 0).all():
         raise SystemExit("these are no topics")
-    return {"npmi": npmi(held_out, found), "diversity": diversity(found)}
+    return {"npmi": npmi(sparse.parts(held_out), found), "diversity": diversity(found)}
 
 
-def npmi(counts: Any, topics: Array) -> float:
+def npmi(parts: Iterable[Any], topics: Array) -> float:
     """The mean over topics, and over pairs of the likeliest words of each, of log(p(a, b) / p(a) p(b)) / -log p(a, b); -1 for
-    words that never meet, 1 for those that all documents have."""
-    has = (counts > 0).tocsc().astype(np.float64)
+    words that never meet, 1 for those that all documents have.
+
+    Documents come some at a time: a leg with a limit has no room for all of them.
+    """
+    documents = 0
+    words = likeliest(topics, COHERENCE_WORDS)
+    used, places = np.unique(words, return_inverse=True)
+    places, together = places.reshape(words.shape), np.zeros((len(used), len(used)))
+    for part in parts:
+        has = (part[:, used] > 0).astype(np.float64)
+        together += (has.T @ has).toarray()
+        documents += part.shape[0]
+    together /= documents
     first, second = np.tril_indices(COHERENCE_WORDS, -1)
     found = []
-    for words in likeliest(topics, COHERENCE_WORDS):
-        together = (has[:, words].T @ has[:, words]).toarray() / counts.shape[0]
-        single, joint = together.diagonal(), together[first, second]
+    for own in places:
+        single, joint = together[own, own], together[own[first], own[second]]
         with np.errstate(divide="ignore", invalid="ignore"):
             pairs = np.log(joint / (single[first] * single[second])) / -np.log(joint)
         found.append(np.where(joint == 0, -1, np.where(joint == 1, 1, pairs)).mean())

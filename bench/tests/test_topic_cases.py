@@ -71,7 +71,7 @@ def test_coherence_and_diversity_are_those_of_our_estimator() -> None:
     found[0, :2] = 1
     model = TopicModel(4)
     model.components_, model.n_features_in_ = found, 40
-    assert topics.npmi(counts, found) == pytest.approx(model.score(counts))
+    assert topics.npmi([counts], found) == pytest.approx(model.score(counts))
     assert topics.diversity(found) == model.diversity()
 
 
@@ -85,7 +85,7 @@ def test_every_contestant_finds_topics(root: Path, tmp_path: Path, monkeypatch: 
     found = getattr(topics, leg)(spec)
     assert json.dumps(found) and len(found["seconds"]) == 1
     held_out = sparse.load(str(root / REAL.held_out))
-    by_chance = topics.npmi(held_out, np.random.default_rng(4).random((5, held_out.shape[1])))
+    by_chance = topics.npmi([held_out], np.random.default_rng(4).random((5, held_out.shape[1])))
     assert found["npmi"] > by_chance + 0.5 and 0.2 < found["diversity"] <= 1
     if leg == "ours":
         assert topics.ours({**spec, "in_memory": True})["npmi"] == pytest.approx(found["npmi"], abs=0.05)
