@@ -749,9 +749,7 @@ def native_operand(x: Any, name: str, session: Session) -> Any:
     return _packed(x, np.float32) if is_small else x if _mapped(x) else _packed(x)
 
 
-def in_scratch(
-    x: npt.NDArray[Any], session: Session, dtype: np.dtype[Any] | None = None, order: Order | None = None
-) -> Array:
+def in_scratch(x: npt.NDArray[Any], session: Session, dtype: np.dtype[Any] | None = None, order: Order | None = None) -> Array:
     """A copy in scratch, of the same type and order by default; of a call that is only planned, the space for it."""
     if order is None:
         order = "F" if x.ndim == 2 and x.flags.f_contiguous and not x.flags.c_contiguous else "C"
