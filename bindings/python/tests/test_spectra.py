@@ -1,6 +1,7 @@
 """Eigenpairs and singular triplets: those of LAPACK, whatever the matrix, the budget and the method."""
 
 import contextlib
+import resource
 import subprocess
 import sys
 import warnings
@@ -191,6 +192,16 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None
             found.append([np.asarray(part) for part in svds(session.from_scipy(path, a), 8, tol=1e-4)])
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_what_a_budget_is_too_small_for_is_refused_before_a_pass_has_tasks(tmp_path: Path) -> None:
+    """Where blocks of columns leave nothing to rows, each of 20 million rows would be a task."""
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (20_000_000, 4))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(errors.OverBudgetError, match=r"a\.npy") as caught:
+        svds(oc.open(tmp_path / "a.npy"), 2, memory="16MiB")
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 300 << 20
+    assert caught.value.needed > 20_000_000 * 8
 
 
 @pytest.mark.parametrize("place", ["stored", "array"])

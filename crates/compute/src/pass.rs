@@ -15,6 +15,8 @@ mod map;
 mod part_fold;
 mod row_map;
 
+use outcore_core::{Error, MemorySplit, Result};
+
 pub(crate) use entry_map::{EntryMap, entry_pieces, map_entries};
 pub(crate) use fold::cuts_rows;
 pub use fold::{Fold, fold, fold_over};
@@ -23,3 +25,37 @@ pub(crate) use map::{Map, map};
 pub use outcore_matrix::Rows;
 pub(crate) use part_fold::{PartFold, PassedRows, fold_parts};
 pub(crate) use row_map::{Cost, RowMap, TaskContext, map_into, mapped_bytes};
+
+/// Refuses a pass over so many panels that their tasks would take more memory than what they work
+/// on: where it holds all of the budget, nothing is left for rows. A row takes `made` bytes beside
+/// what is stored of it.
+///
+/// # Errors
+/// [`Error::OverBudget`].
+pub(crate) fn check_panels(
+    name: &str,
+    rows: &Rows,
+    made: u64,
+    split: &MemorySplit,
+    panel_bytes: u64,
+) -> Result<()> {
+    let (bytes, most) = (
+        rows.stored_bytes() + rows.count() * made,
+        split.tasks_most(),
+    );
+    let panels = bytes / panel_bytes.max(1);
+    let panels = match rows {
+        // A row is not cut.
+        Rows::Dense(_) => panels.min(rows.count()),
+        Rows::Sparse(_) => panels,
+    };
+    if panels <= most {
+        return Ok(());
+    }
+    Err(Error::OverBudget {
+        what: format!("{name} of {}", rows.name()),
+        needed: split.needed_for_panels(bytes / most),
+        available: split.whole(),
+        budget: split.whole(),
+    })
+}

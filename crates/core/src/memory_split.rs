@@ -194,6 +194,11 @@ impl MemorySplit {
         (self.budget / 2).saturating_sub(self.held + self.lanes * self.state_bytes)
     }
 
+    /// The budget.
+    pub fn whole(&self) -> u64 {
+        self.budget
+    }
+
     /// What is left of the budget.
     pub fn left(&self) -> u64 {
         self.budget
@@ -216,6 +221,11 @@ impl MemorySplit {
     pub fn needed_for_panels(&self, bytes: u64) -> u64 {
         let panels = bytes * 4 * (PLAN_THREADS + 1);
         self.held + (self.state_bytes + panels).max(panels / 3 * 4 + 4)
+    }
+
+    /// Tasks of a pass, at most: each takes about a kilobyte beside the budget.
+    pub fn tasks_most(&self) -> u64 {
+        (self.budget / (8 << 10)).max(1 << 14)
     }
 
     /// Bytes of a panel of rows that become rows of a result: every thread works on one, and two

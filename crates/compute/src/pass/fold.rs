@@ -9,7 +9,7 @@ use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::sparse::Piece;
 
 use super::joined::{blocks_of, groups, joined_bytes, with_group};
-use super::{Lanes, Rows};
+use super::{Lanes, Rows, check_panels};
 use crate::ranks::AllRows;
 
 /// What rows come to. A state is flat memory with a merge: several are added to at once and merged
@@ -175,6 +175,7 @@ fn planned<T: Real, F: Fold<T>>(
     let split = MemorySplit::new(session)
         .hold(fold.held_bytes())
         .states(state_bytes);
+    check_panels(name, rows, 0, &split, split.panel_bytes())?;
     let mut plan = Plan::new(name);
     plan.bound(rows.stored_bytes());
     plan.hold(fold.held_bytes());

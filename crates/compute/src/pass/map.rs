@@ -10,8 +10,8 @@ use outcore_engine::{Plan, Task, go_on};
 use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::sparse::Piece;
 
-use super::Rows;
 use super::joined::{blocks_of, groups, joined_bytes, with_group};
+use super::{Rows, check_panels};
 
 /// Elements of the result whose pages come into being between two looks at whether the job has been
 /// cancelled.
@@ -77,6 +77,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
     map: M,
 ) -> Result<Job<Vec<M::Element>>> {
     let split = MemorySplit::new(session).hold(map.held_bytes());
+    check_panels(name, rows, 0, &split, split.panel_bytes())?;
     let mut plan = Plan::new(name);
     plan.bound(rows.stored_bytes());
     plan.hold(map.held_bytes());

@@ -10,8 +10,8 @@ use outcore_kernels::{Lines, MatMut, MatRef, Real};
 use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, with_lines};
 use outcore_matrix::{Array, Output};
 
-use super::Rows;
 use super::joined::{blocks_of, groups, joined_bytes, with_group};
+use super::{Rows, check_panels};
 
 /// What some rows take.
 #[derive(Default)]
@@ -141,6 +141,9 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
         out.check_distinct(&[x])?;
     }
     let (width, element) = (map.width(), size_of::<M::Element>() as u64);
+    let split = MemorySplit::new(session).hold(map.held_bytes());
+    let panel_bytes = split.mapped_panel_bytes();
+    check_panels(name, rows, width * element, &split, panel_bytes)?;
     let mut plan = Plan::new(name);
     let target = out.target(
         session,
@@ -162,9 +165,6 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
     );
     plan.bound(rows.stored_bytes() + target.array.nbytes());
     plan.hold(map.held_bytes());
-    let panel_bytes = MemorySplit::new(session)
-        .hold(map.held_bytes())
-        .mapped_panel_bytes();
     let (into, layout) = (plan.extent(&target.extent), target.array.layout());
     let reads = map.reads(&mut plan);
     let map = Arc::new(map);
