@@ -83,7 +83,7 @@ CALLS = {
     "import": "while True: oc.import_libsvm(folder + '/imported', folder + '/s.svm')",
     "export": "while True: oc.export_libsvm(s, folder + '/exported.svm')",
     "open": "while True: oc.open(folder + '/lines')",
-    "planning": "oc.linalg.reduce(more('1MiB', 'long.npy'), 'sum')",
+    "planning": "x = more('160MiB', 'long.npy')\nwhile True: oc.explain(oc.linalg.reduce, x, 'sum')",
     "planning a product": "x = more('24MiB', 'long.npy')\nwhile True: oc.explain(oc.linalg.gemm, x.T, x)",
     "pack": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed', fields={'id': 'bytes'})",
     "pack of long samples": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed')",
@@ -94,7 +94,7 @@ CALLS = {
 LINES = 400_000_000
 """3.2 GB of offsets, which take seconds to look at."""
 LONG = (10_000_000, 4096)
-"""Shape of a file of holes. Where memory is small, each of its rows is a task, and the plan takes minutes."""
+"""Shape of a file of holes, of which plans have many tasks."""
 
 
 def stored(
