@@ -83,7 +83,7 @@ CALLS = {
     "import": "while True: oc.import_libsvm(folder + '/imported', folder + '/s.svm')",
     "export": "while True: oc.export_libsvm(s, folder + '/exported.svm')",
     "open": "while True: oc.open(folder + '/lines')",
-    "planning": "x = more('160MiB', 'long.npy')\nwhile True: oc.explain(oc.linalg.reduce, x, 'sum')",
+    "planning": "x = more('512MiB', 'long.npy')\nwhile True: oc.explain(oc.linalg.reduce, x, 'sum')",
     "planning a product": "x = more('24MiB', 'long.npy')\nwhile True: oc.explain(oc.linalg.gemm, x.T, x)",
     "pack": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed', fields={'id': 'bytes'})",
     "pack of long samples": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed')",

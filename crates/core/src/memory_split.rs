@@ -225,7 +225,7 @@ impl MemorySplit {
 
     /// Tasks of a pass, at most: each takes about a kilobyte beside the budget.
     pub fn tasks_most(&self) -> u64 {
-        (self.budget / (8 << 10)).max(1 << 14)
+        (self.budget / (8 << 10)).max(1 << 15)
     }
 
     /// Bytes of a panel of rows that become rows of a result: every thread works on one, and two
