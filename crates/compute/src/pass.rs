@@ -26,9 +26,9 @@ pub use outcore_matrix::Rows;
 pub(crate) use part_fold::{PartFold, PassedRows, fold_parts};
 pub(crate) use row_map::{Cost, RowMap, TaskContext, map_into, mapped_bytes};
 
-/// Refuses a pass over so many panels that their tasks would take more memory than what they work
-/// on: where it holds all of the budget, nothing is left for rows. A row takes `made` bytes beside
-/// what is stored of it.
+/// Refuses a pass over more panels than a plan may have tasks, before any task is made: where an
+/// operation holds all of the budget, each row would be a panel. A row takes `made` bytes beside
+/// its stored ones.
 ///
 /// # Errors
 /// [`Error::OverBudget`].

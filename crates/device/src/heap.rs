@@ -2,8 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Allocations from this size on have a map of their own. The kernel takes up to a hundred
-/// microseconds for its pages, and what is computed with 1 MiB takes longer.
+/// Allocations from this size on have a map of their own; the kernel clears the pages of each.
 const MAPPED_BYTES: usize = 1 << 20;
 
 /// The system's allocator, but large allocations go back to the system when they are freed.
