@@ -71,14 +71,9 @@ impl<T: Real> DenseSearch<T> {
     /// Queries and rows of a product.
     fn tile(&self, queries: u64) -> NeighborTile {
         let split = MemorySplit::new(&self.session);
-        let elements = split.compared_bytes() / size_of::<T>() as u64;
-        let queries = queries.min(TILE_QUERIES);
-        let rows = (elements / (queries.next_multiple_of(32) + 3)).clamp(32, TILE_ROWS);
-        let tile = NeighborTile {
-            queries: queries as usize,
-            rows: rows.min(self.rows.rows().max(1)) as usize,
-            is_rounded: false,
-        };
+        let elements = split.compared_bytes() as usize / size_of::<T>();
+        let rows = self.rows.rows().min(TILE_ROWS) as usize;
+        let tile = NeighborTile::within(queries.min(TILE_QUERIES) as usize, rows, elements);
         let rounded = split.rounded_bytes(self.session.threads() as u64);
         tile.rounded_within::<T>(self.rows.cols() as usize, rounded as usize)
     }

@@ -17,6 +17,7 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use bytemuck::{Pod, Zeroable};
@@ -33,6 +34,8 @@ pub(crate) const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 pub(crate) const BLOCK: usize = 32;
 /// Rows of a sliver, and pairs of a line.
 const LANES: usize = 16;
+/// Elements of a line.
+const ELEMENTS: usize = 2 * LANES;
 
 /// A cache line of pairs of elements, the first of each in the lower half.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -83,31 +86,59 @@ impl Unit {
         };
         let [a, b] = [2_654_435_761, 2_246_822_519].map(matrix);
         let [a, b] = [&a, &b].map(|x| MatRef::from_row_major_slice(x, 33, 70));
-        let (left, right) = (Operand::left(a, 1.0), Operand::right(b));
-        let mut products = [vec![0.0; 64 * 64], vec![0.0; 64 * 64]];
-        self.multiply(&mut products[0], 64, &left, &right);
-        Unit::Plain.multiply(&mut products[1], 64, &left, &right);
-        products[0] == products[1]
+        let (left, right) = (Operand::left(a), Operand::right(b, 1.0));
+        let [own, plain] = [self, Unit::Plain].map(|unit| {
+            let mut products = vec![0.0; 64 * 64];
+            let ready = unit.ready();
+            ready.multiply(&mut products, 64, (&left, 0..2), (&right, 0..2));
+            products
+        });
+        own == plain
     }
 
-    /// c = a b^T, for operands made for that, in rows `stride` elements apart: c has room for the
-    /// rows of both rounded up to [`BLOCK`].
+    /// Ready to multiply on this thread.
     ///
     /// # Panics
-    /// Too little room; operands of other lengths; a unit that this CPU does not have.
-    pub(crate) fn multiply(self, c: &mut [f32], stride: usize, a: &Operand, b: &Operand) {
-        let [m, n] = [a, b].map(|operand| operand.lines.len() / operand.row_lines);
-        assert!(a.row_lines == b.row_lines && !a.is_right && b.is_right && n <= stride);
-        #[cfg(target_arch = "x86_64")]
-        let tiles = (self == Unit::Tiles).then(amx::Tiles::configure);
-        for right in (0..n).step_by(BLOCK) {
-            for left in (0..m).step_by(BLOCK) {
-                let (a, b) = (a.block(left), b.block(right));
-                let c = &mut c[left * stride + right..];
-                match self {
+    /// A unit that this CPU does not have.
+    pub(crate) fn ready(self) -> Ready {
+        Ready {
+            unit: self,
+            #[cfg(target_arch = "x86_64")]
+            tiles: (self == Unit::Tiles).then(amx::Tiles::configure),
+        }
+    }
+}
+
+/// A unit with what it holds while it multiplies.
+pub(crate) struct Ready {
+    unit: Unit,
+    #[cfg(target_arch = "x86_64")]
+    tiles: Option<amx::Tiles>,
+}
+
+impl Ready {
+    /// c = a b^T, for some blocks of the rows of operands made for that, in rows `stride` elements
+    /// apart.
+    ///
+    /// # Panics
+    /// Too little room for all rows of the blocks; operands of other lengths.
+    pub(crate) fn multiply(
+        &self,
+        c: &mut [f32],
+        stride: usize,
+        (a, of_a): (&Operand, Range<usize>),
+        (b, of_b): (&Operand, Range<usize>),
+    ) {
+        assert!(a.row_lines == b.row_lines && !a.is_right && b.is_right);
+        assert!(of_b.len() * BLOCK <= stride);
+        for (left, right) in (0..).step_by(BLOCK).zip(of_b) {
+            for (top, row) in (0..).step_by(BLOCK).zip(of_a.clone()) {
+                let (a, b) = (a.block(row), b.block(right));
+                let c = &mut c[top * stride + left..];
+                match self.unit {
                     #[cfg(target_arch = "x86_64")]
                     Unit::Tiles => {
-                        let tiles = tiles.as_ref().expect("configured for this unit");
+                        let tiles = self.tiles.as_ref().expect("configured for this unit");
                         tiles.multiply(c, stride, a, b);
                     }
                     #[cfg(target_arch = "x86_64")]
@@ -153,44 +184,45 @@ impl Operand {
         row_lines(d) * size_of::<Line>()
     }
 
-    fn left<T: Real>(x: MatRef<'_, T>, factor: f32) -> Operand {
+    fn left<T: Real>(x: MatRef<'_, T>) -> Operand {
         let mut operand = Operand::default();
-        operand.pack_left(x, factor);
+        operand.pack_left(x);
         operand
     }
 
-    fn right<T: Real>(x: MatRef<'_, T>) -> Operand {
+    fn right<T: Real>(x: MatRef<'_, T>, factor: f32) -> Operand {
         let mut operand = Operand::default();
-        operand.pack_right(x);
+        operand.pack_right(x, factor);
         operand
     }
 
-    /// The left operand of these rows times a factor, a power of two; in the memory it has.
+    /// The left operand of these rows, in the memory it has.
     ///
     /// # Panics
     /// Elements that are not f32.
-    pub(crate) fn pack_left<T: Real>(&mut self, x: MatRef<'_, T>, factor: f32) {
+    pub(crate) fn pack_left<T: Real>(&mut self, x: MatRef<'_, T>) {
         self.reset(x.nrows(), x.ncols(), false);
         for (row, into) in self.lines.chunks_exact_mut(self.row_lines).enumerate() {
             match row < x.nrows() {
-                true => round(into, x, row, factor),
+                true => round(into, x, row, 1.0),
                 false => into.fill(Line::default()),
             }
         }
     }
 
-    /// The right operand of these rows, in the memory it has.
+    /// The right operand of these rows times a factor, a power of two; in the memory it has. It takes
+    /// several times as long as the left one.
     ///
     /// # Panics
     /// Elements that are not f32.
-    pub(crate) fn pack_right<T: Real>(&mut self, x: MatRef<'_, T>) {
+    pub(crate) fn pack_right<T: Real>(&mut self, x: MatRef<'_, T>, factor: f32) {
         self.reset(x.nrows(), x.ncols(), true);
         let mut rows = vec![Line::default(); LANES * self.row_lines];
         let slivers = self.lines.chunks_exact_mut(LANES * self.row_lines);
         for (sliver, into) in slivers.enumerate() {
             for (lane, row) in rows.chunks_exact_mut(self.row_lines).enumerate() {
                 match sliver * LANES + lane {
-                    at if at < x.nrows() => round(row, x, at, 1.0),
+                    at if at < x.nrows() => round(row, x, at, factor),
                     _ => row.fill(Line::default()),
                 }
             }
@@ -210,55 +242,70 @@ impl Operand {
         self.lines.resize(lines, Line::default());
     }
 
-    /// The block that begins with this row.
-    fn block(&self, first: usize) -> &[Line] {
-        &self.lines[first * self.row_lines..][..BLOCK * self.row_lines]
+    /// A block of rows.
+    fn block(&self, number: usize) -> &[Line] {
+        let lines = BLOCK * self.row_lines;
+        &self.lines[number * lines..][..lines]
     }
 }
 
 /// Lines of a row of d elements; one at least.
 fn row_lines(d: usize) -> usize {
-    d.div_ceil(2 * LANES).max(1)
+    d.div_ceil(ELEMENTS).max(1)
 }
 
 /// One row.
 fn round<T: Real>(into: &mut [Line], x: MatRef<'_, T>, row: usize, factor: f32) {
     assert!(T::DTYPE == RealType::F32);
-    let into: &mut [u32] = bytemuck::cast_slice_mut(into);
-    let filled = x.ncols().div_ceil(2);
-    into[filled..].fill(0);
-    let pair =
-        |low: f32, high: f32| rounded(low * factor) >> 16 | rounded(high * factor) & 0xffff_0000;
     match row_slice(x, row) {
-        Some(x) => {
-            let pairs = bytemuck::cast_slice::<T, f32>(x).chunks_exact(2);
-            if let [last] = pairs.remainder() {
-                into[filled - 1] = pair(*last, 0.0);
-            }
-            for (into, x) in into.iter_mut().zip(pairs) {
-                *into = pair(x[0], x[1]);
-            }
-        }
+        Some(x) => round_slice(into, bytemuck::cast_slice(x), factor),
         None => {
-            let element = |at: usize| match at < x.ncols() {
-                true => x[(row, at)].f64() as f32,
-                false => 0.0,
-            };
-            for (at, into) in into[..filled].iter_mut().enumerate() {
-                *into = pair(element(2 * at), element(2 * at + 1));
+            let row: Vec<f32> = x.row(row).iter().map(|x| x.f64() as f32).collect();
+            round_slice(into, &row, factor);
+        }
+    }
+}
+
+fn round_slice(into: &mut [Line], x: &[f32], factor: f32) {
+    struct Round<'a>(&'a mut [Line], &'a [f32], f32);
+    impl pulp::NullaryFnOnce for Round<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            let Round(into, x, factor) = self;
+            let (whole, rest) = x.as_chunks::<ELEMENTS>();
+            for (into, x) in into.iter_mut().zip(whole) {
+                *into = line(x, factor);
+            }
+            // Of no elements, the line of zeros.
+            if let Some(into) = into.get_mut(whole.len()) {
+                let mut last = [0.0; ELEMENTS];
+                last[..rest.len()].copy_from_slice(rest);
+                *into = line(&last, factor);
             }
         }
     }
+    pulp::Arch::new().dispatch(Round(into, x, factor));
+}
+
+/// As many elements as a line has.
+#[inline(always)]
+fn line(x: &[f32; ELEMENTS], factor: f32) -> Line {
+    let mut line = Line::default();
+    for at in 0..LANES {
+        let [low, high] = [rounded(x[2 * at] * factor), rounded(x[2 * at + 1] * factor)];
+        line.0[at] = low >> 16 | high & 0xffff_0000;
+    }
+    line
 }
 
 /// The nearest bf16, ties to even, in the upper half; the lower half is of no meaning.
 #[inline(always)]
 fn rounded(x: f32) -> u32 {
     let bits = x.to_bits();
-    match x.is_nan() {
-        true => 0x7fc0_0000,
-        false => bits.wrapping_add(0x7fff + (bits >> 16 & 1)),
-    }
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    if x.is_nan() { 0x7fc0_0000 } else { nearest }
 }
 
 #[cfg(test)]
@@ -292,11 +339,13 @@ mod tests {
             };
             let (a, b) = (matrix(m * d, 0), matrix(n * d, 7));
             let (a, b) = (view(&a, m, d, is_left_by_columns), view(&b, n, d, is_right_by_columns));
-            let (left, right) = (Operand::left(a, -2.0), Operand::right(b));
+            let (left, right) = (Operand::left(a), Operand::right(b, -2.0));
+            let blocks = [m, n].map(|rows| 0..rows.div_ceil(BLOCK));
             let stride = n.next_multiple_of(BLOCK);
             for unit in units() {
                 let mut c = vec![f32::NAN; m.next_multiple_of(BLOCK) * stride];
-                unit.multiply(&mut c, stride, &left, &right);
+                let [of_left, of_right] = blocks.clone();
+                unit.ready().multiply(&mut c, stride, (&left, of_left), (&right, of_right));
                 for i in 0..m {
                     for j in 0..n {
                         let expected: f32 = (0..d).map(|k| -2.0 * a[(i, k)] * b[(j, k)]).sum();
@@ -323,11 +372,11 @@ mod tests {
             let exact: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
             let length = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
             let most = (2.0 * ROUNDING + ROUNDING * ROUNDING + 1.01 * (d + 16) as f64 * f64::from(f32::EPSILON)) * length(&a) * length(&b);
-            let left = Operand::left(MatRef::from_row_major_slice(&a, 1, d), 1.0);
-            let right = Operand::right(MatRef::from_row_major_slice(&b, 1, d));
+            let left = Operand::left(MatRef::from_row_major_slice(&a, 1, d));
+            let right = Operand::right(MatRef::from_row_major_slice(&b, 1, d), 1.0);
             for unit in units() {
                 let mut c = vec![0.0; BLOCK * BLOCK];
-                unit.multiply(&mut c, BLOCK, &left, &right);
+                unit.ready().multiply(&mut c, BLOCK, (&left, 0..1), (&right, 0..1));
                 let error = (f64::from(c[0]) - exact).abs();
                 prop_assert!(error <= most, "{:?}: {} {} beyond {}", unit, c[0], exact, most);
             }

@@ -1,19 +1,18 @@
 //! Products of blocks of dense rows, and what they say of each row.
 
-use faer::MatRef;
+use std::ops::Range;
 
-use super::bounds::{Bounds, within};
+use super::bounds::Bounds;
 use super::found::{Found, Nearest, OfSome};
+use super::marks::{SIDE, each, is_beyond, rows_for_queries, rows_of_queries};
 use super::rounded::Rounded;
-use super::sparse::is_any_within;
-use super::{COMPARED, Metric, Neighbor, NumberedRows, Numbers, Within};
+use super::{Metric, Neighbor, NumberedRows, Numbers, Within};
 use crate::bf16::{self, Operand};
 use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view, view_mut};
 
-/// One of this many queries tells whether rounded products tell rows apart: at most one row of
-/// [`AGAIN`] is compared again then, since that takes as long as a product in f32 with many rows.
-const SAMPLED: usize = 8;
-const AGAIN: usize = 64;
+/// Rounded products tell rows apart where at most one of this many has its distance computed for
+/// nothing: that takes as long as so many products in f32.
+const IN_VAIN: usize = 32;
 /// Rows that queries are packed for, at least.
 const LEAST_ROWS: usize = 128;
 
@@ -29,6 +28,18 @@ pub struct NeighborTile {
 }
 
 impl NeighborTile {
+    /// Of these queries and at most as many rows, where scratch has about `elements` elements.
+    pub fn within(queries: usize, rows: usize, elements: usize) -> NeighborTile {
+        let of_sides = 3 * (padded(queries) + SIDE);
+        let fitting = elements.saturating_sub(of_sides) / (stride(queries) + 3);
+        let fitting = fitting / bf16::BLOCK * bf16::BLOCK;
+        NeighborTile {
+            queries,
+            rows: fitting.max(bf16::BLOCK).min(rows.max(1)),
+            is_rounded: false,
+        }
+    }
+
     /// Rounded, where the operands of rows of d elements have room in some bytes: with fewer rows if
     /// need be, as long as packing the queries for them costs little.
     pub fn rounded_within<T: Real>(self, d: usize, bytes: usize) -> NeighborTile {
@@ -49,11 +60,11 @@ impl NeighborTile {
 
     /// Elements of scratch.
     pub fn scratch(&self) -> usize {
-        self.products() + 3 * self.rows
+        self.products() + 3 * (padded(self.queries) + padded(self.rows))
     }
 
     fn products(&self) -> usize {
-        self.queries.next_multiple_of(bf16::BLOCK) * self.rows.next_multiple_of(bf16::BLOCK)
+        self.rows.next_multiple_of(bf16::BLOCK) * stride(self.queries)
     }
 
     /// Bytes that a thread holds besides, for rows of d elements.
@@ -261,201 +272,299 @@ fn add<T: Real>(
         ));
     }
     let mut rounded = Rounded::new::<T>(m, d).filter(|_| tile.is_rounded);
-    let (products, of_rows) = scratch.split_at_mut(tile.products());
-    let (scales, of_rows) = of_rows.split_at_mut(tile.rows);
-    let (offsets, leasts) = of_rows.split_at_mut(tile.rows);
-    for top in (0..n).step_by(tile.rows) {
-        let count = tile.rows.min(n - top);
-        let part = rows.part(top..top + count);
-        let (scales, offsets) = (&mut scales[..count], &mut offsets[..count]);
-        for ((scale, offset), square) in scales.iter_mut().zip(&mut *offsets).zip(part.squares) {
-            [*scale, *offset] = metric.terms(*square).map(T::of);
-        }
-        let compared = Compared {
-            bounds: Bounds {
-                metric,
-                terms: d,
-                longest: part.squares.iter().copied().fold(0.0, f64::max).sqrt(),
-                steepest: scales.iter().map(|scale| scale.f64()).fold(0.0, f64::max),
-                is_rounded: false,
-            },
-            rows: part,
-            scales,
-            offsets,
-        };
-        if let Some(rounded) = &mut rounded {
-            rounded.take_rows(part.values);
-        }
-        let stride = count.next_multiple_of(bf16::BLOCK);
-        for left in (0..m).step_by(tile.queries) {
+    let (products, of_sides) = scratch.split_at_mut(tile.products());
+    let (of_queries, of_rows) = of_sides.split_at_mut(3 * padded(tile.queries));
+    for left in (0..m).step_by(tile.queries) {
+        let some = queries.part(left..m.min(left + tile.queries));
+        let mut some = Side::new(metric, (left, some), of_queries);
+        for top in (0..n).step_by(tile.rows) {
             if (how.stop)() {
                 return Ok(());
             }
-            let several = tile.queries.min(m - left);
-            let some = queries.part(left..left + several);
-            let mut compared = compared;
-            if let Some(tile) = &mut rounded {
-                tile.multiply(products, stride, some.values, metric.factor());
-                compared.bounds.is_rounded = true;
-                let is_told = compared.tells_apart((&*found, left), products, stride, some.squares);
-                compared.bounds.is_rounded = is_told;
-                if !tile.pays_after(is_told) {
-                    rounded = None;
-                }
-            }
-            if !compared.bounds.is_rounded {
-                gemm(
-                    view_mut(products, several, count, stride, 1)?,
-                    metric.factor(),
-                    some.values,
-                    part.values.transpose(),
-                    T::ZERO,
-                    how.blas,
-                )?;
-            }
-            let of_queries = || {
-                products
-                    .chunks(stride)
-                    .take(several)
-                    .map(|row| &row[..count])
+            let part = rows.part(top..n.min(top + tile.rows));
+            let mut meeting = Meeting {
+                how,
+                rows: Side::new(metric, (top, part), of_rows),
+                queries: &mut some,
+                found,
+                found_back: found_back.as_deref_mut(),
             };
-            if let Some(found) = &mut found_back {
-                let leasts = &mut leasts[..count];
-                compared.add_back((found, top), of_queries(), some, leasts);
-            }
-            for (query, products) in of_queries().enumerate() {
-                compared.add_to(
-                    (found, left + query),
-                    products,
-                    (some.values, query),
-                    some.squares[query],
-                    how.leaves_out_itself.then(|| some.numbers.of(query)),
-                );
-            }
+            meeting.run(&mut rounded, products)?;
         }
     }
     Ok(())
 }
 
-/// Rows whose products with queries are there.
-#[derive(Clone, Copy)]
-struct Compared<'a, T: Real> {
-    bounds: Bounds,
-    rows: NumberedRows<'a, T>,
-    scales: &'a [T],
-    offsets: &'a [T],
+/// Elements for a number of queries or rows, so that squares end with them.
+fn padded(count: usize) -> usize {
+    count.next_multiple_of(SIDE)
 }
 
-impl<T: Real> Compared<'_, T> {
-    /// Whether products leave few rows to be compared again, by those of some queries, the first of
-    /// which has the number `left`.
-    fn tells_apart(
-        &self,
-        (found, left): (&impl Found, usize),
+/// Elements between products of one row and those of the next: a line more than there are, so that
+/// those of one query are not all in the same set of a cache.
+fn stride(queries: usize) -> usize {
+    padded(queries) + 16
+}
+
+/// The queries or the rows of a tile. What a product says of one is `product * scale + offset`, which
+/// is small where it is near.
+struct Side<'a, T: Real> {
+    rows: NumberedRows<'a, T>,
+    /// The place of the first among all.
+    first: usize,
+    scales: &'a mut [T],
+    offsets: &'a mut [T],
+    /// The most that products may say of the others that these look for.
+    limits: &'a mut [T],
+    /// How far off products with these may be.
+    bounds: Bounds,
+}
+
+impl<'a, T: Real> Side<'a, T> {
+    fn new(
+        metric: Metric,
+        (first, rows): (usize, NumberedRows<'a, T>),
+        scratch: &'a mut [T],
+    ) -> Side<'a, T> {
+        let count = padded(rows.squares.len());
+        let (scales, rest) = scratch.split_at_mut(count);
+        let (offsets, rest) = rest.split_at_mut(count);
+        for ((scale, offset), square) in scales.iter_mut().zip(&mut *offsets).zip(rows.squares) {
+            [*scale, *offset] = metric.terms(*square).map(T::of);
+        }
+        let limits = &mut rest[..count];
+        // What only fills up a square looks for nothing.
+        limits[rows.squares.len()..].fill(T::of(f64::NEG_INFINITY));
+        let squares = rows.squares.iter().copied();
+        let steepest = scales[..rows.squares.len()].iter().map(|scale| scale.f64());
+        let bounds = Bounds {
+            metric,
+            terms: rows.values.ncols(),
+            longest: squares.fold(0.0, f64::max).sqrt(),
+            steepest: steepest.fold(0.0, f64::max),
+            is_rounded: false,
+        };
+        Side {
+            rows,
+            first,
+            scales,
+            offsets,
+            limits,
+            bounds,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.rows.squares.len()
+    }
+
+    /// Limits some of them by what they have found.
+    fn limit(&mut self, bounds: Bounds, some: Range<usize>, last: impl Fn(usize) -> f64) {
+        for at in some {
+            let last = last(self.first + at);
+            self.limits[at] = T::of(bounds.limit::<T>(last, self.rows.squares[at]));
+        }
+    }
+}
+
+/// Queries and rows of a tile, and what they find.
+struct Meeting<'a, 'b, 'n, T: Real, F> {
+    how: Comparison<'a>,
+    queries: &'b mut Side<'a, T>,
+    rows: Side<'b, T>,
+    found: &'b mut F,
+    /// What rows find, where these look for queries.
+    found_back: Option<&'b mut Nearest<'n>>,
+}
+
+impl<T: Real, F: Found> Meeting<'_, '_, '_, T, F> {
+    /// All with each other; `rounded` is no more where it does not pay.
+    fn run(&mut self, rounded: &mut Option<Rounded>, products: &mut [T]) -> Result<(), Error> {
+        let (m, n) = (self.queries.count(), self.rows.count());
+        let mut done = 0;
+        while done < m {
+            let strip = match rounded {
+                Some(_) => done..m.min(done + SIDE),
+                None => done..m,
+            };
+            let mut told = 0;
+            if let Some(tiles) = rounded {
+                let bounds = self.limit(strip.clone(), true);
+                let limits = &self.queries.limits[strip.clone()];
+                // Of queries that have found too few rows, products can tell nothing.
+                if limits.iter().all(|limit| limit.f64() < f64::INFINITY) {
+                    told = self.add_rounded(tiles, strip.clone(), bounds, products);
+                    if !tiles.pays_after(told == n, strip.len()) {
+                        *rounded = None;
+                    }
+                }
+            }
+            if told < n {
+                self.add_products(strip.clone(), told..n, products)?;
+            }
+            done = strip.end;
+        }
+        Ok(())
+    }
+
+    /// Limits queries by the rows, and rows by the queries.
+    fn limit(&mut self, queries: Range<usize>, is_rounded: bool) -> [Bounds; 2] {
+        let [of_rows, of_queries] = [self.rows.bounds, self.queries.bounds].map(|bounds| Bounds {
+            is_rounded,
+            ..bounds
+        });
+        (self.queries).limit(of_rows, queries, |query| self.found.last(query));
+        if let Some(found) = &self.found_back {
+            let all = 0..self.rows.count();
+            self.rows.limit(of_queries, all, |row| found.last(row));
+        }
+        [of_rows, of_queries]
+    }
+
+    /// Adds rows to some queries by products in f32 or f64.
+    fn add_products(
+        &mut self,
+        queries: Range<usize>,
+        rows: Range<usize>,
+        products: &mut [T],
+    ) -> Result<(), Error> {
+        let bounds = self.limit(queries.clone(), false);
+        let of_rows = self.rows.rows.part(rows.clone()).values;
+        let of_queries = self.queries.rows.part(queries.clone()).values;
+        let stride = stride(queries.len());
+        gemm(
+            view_mut(products, rows.len(), queries.len(), stride, 1)?,
+            self.how.metric.factor(),
+            of_rows,
+            of_queries.transpose(),
+            T::ZERO,
+            self.how.blas,
+        )?;
+        for left in queries.clone().step_by(SIDE) {
+            for top in rows.clone().step_by(SIDE) {
+                let square = &products[(top - rows.start) * stride + left - queries.start..];
+                let of_rows = top..rows.end.min(top + SIDE);
+                self.add((left, of_rows), bounds, square, stride);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows to a strip of queries by rounded products, until these tell too little: up to which
+    /// row they did.
+    fn add_rounded(
+        &mut self,
+        rounded: &mut Rounded,
+        strip: Range<usize>,
+        bounds: [Bounds; 2],
+        products: &mut [T],
+    ) -> usize {
+        let (left, n) = (strip.start, self.rows.count());
+        let metric = self.how.metric;
+        rounded.take(
+            (self.queries.first, self.queries.rows.values),
+            metric.factor::<T>(),
+            (self.rows.first, self.rows.rows.values),
+        );
+        let (of_strip, mut in_vain) = (rounded.products(strip.clone()), 0);
+        for top in (0..n).step_by(SIDE) {
+            let rows = top..n.min(top + SIDE);
+            of_strip.of(products, rows.clone());
+            in_vain += self.add((left, rows.clone()), bounds, products, SIDE);
+            if in_vain * IN_VAIN > rows.end * strip.len() {
+                return rows.end;
+            }
+        }
+        n
+    }
+
+    /// Adds what a square of products tells, of queries from `left` on: how many distances were
+    /// computed for nothing.
+    fn add(
+        &mut self,
+        (left, rows): (usize, Range<usize>),
+        [of_rows, of_queries]: [Bounds; 2],
         products: &[T],
         stride: usize,
-        squares: &[f64],
-    ) -> bool {
-        let (mut seen, mut again) = (0, 0);
-        for query in (0..squares.len()).step_by(SAMPLED) {
-            let least = self
-                .bounds
-                .limit::<T>(found.last(left + query), squares[query]);
-            let products = &products[query * stride..][..self.scales.len()];
-            again += within(products, self.scales, self.offsets, T::of(least));
-            seen += products.len();
-        }
-        again * AGAIN <= seen
-    }
-
-    /// Adds the rows to what one query has found. What a product says of a row is
-    /// `product * scale + offset`, which is small where the row is near.
-    fn add_to(
-        &self,
-        (found, number): (&mut impl Found, usize),
-        products: &[T],
-        (queries, query): (MatRef<'_, T>, usize),
-        square: f64,
-        left_out: Option<u64>,
-    ) {
-        let limit = |last: f64| T::of(self.bounds.limit::<T>(last, square));
-        let mut least = limit(found.last(number));
-        for start in (0..products.len()).step_by(COMPARED) {
-            let end = (start + COMPARED).min(products.len());
-            let (scales, offsets) = (&self.scales[start..end], &self.offsets[start..end]);
-            if within(&products[start..end], scales, offsets, least) == 0 {
-                continue;
-            }
-            for (product, at) in products[start..end].iter().zip(start..) {
-                // What is not a number may be anything.
-                let is_beyond = *product * self.scales[at] + self.offsets[at] > least;
-                let row = self.rows.numbers.of(at);
-                if is_beyond || left_out == Some(row) {
+    ) -> usize {
+        let queries = left..self.queries.count().min(left + SIDE);
+        let mut in_vain = 0;
+        let [scales, offsets] = [&self.rows.scales, &self.rows.offsets].map(|x| &x[rows.clone()]);
+        let limits = square(self.queries.limits, left);
+        for at in each(rows_for_queries(
+            products,
+            stride,
+            (scales, offsets),
+            limits,
+        )) {
+            let row = rows.start + at;
+            let [scale, offset] = [self.rows.scales[row], self.rows.offsets[row]];
+            for (product, query) in products[at * stride..].iter().zip(queries.clone()) {
+                let is_near = !is_beyond(*product, scale, offset, self.queries.limits[query]);
+                let number = self.rows.rows.numbers.of(row);
+                let is_itself =
+                    self.how.leaves_out_itself && self.queries.rows.numbers.of(query) == number;
+                if !is_near || is_itself {
                     continue;
                 }
-                let (q, x) = ((queries, query), (self.rows.values, at));
-                let distance = self
-                    .bounds
-                    .metric
-                    .exact(q, square, x, self.rows.squares[at]);
-                if found.take(number, Neighbor { distance, row }) {
-                    least = limit(found.last(number));
+                let neighbor = Neighbor {
+                    distance: distance(self.how.metric, (self.queries, query), (&self.rows, row)),
+                    row: number,
+                };
+                let (found, place) = (&mut *self.found, self.queries.first + query);
+                match found.take(place, neighbor) {
+                    true => (self.queries).limit(of_rows, query..query + 1, |_| found.last(place)),
+                    false => in_vain += 1,
                 }
             }
         }
+        if let Some(found) = &mut self.found_back {
+            let [scales, offsets] =
+                [&self.queries.scales, &self.queries.offsets].map(|x| square(x, left));
+            let limits = &self.rows.limits[rows.clone()];
+            for at in each(rows_of_queries(products, stride, (scales, offsets), limits)) {
+                let row = rows.start + at;
+                for (product, query) in products[at * stride..].iter().zip(queries.clone()) {
+                    let [scale, offset] = [self.queries.scales[query], self.queries.offsets[query]];
+                    if is_beyond(*product, scale, offset, self.rows.limits[row]) {
+                        continue;
+                    }
+                    let neighbor = Neighbor {
+                        distance: distance(
+                            self.how.metric,
+                            (self.queries, query),
+                            (&self.rows, row),
+                        ),
+                        row: self.queries.rows.numbers.of(query),
+                    };
+                    let place = self.rows.first + row;
+                    match found.take(place, neighbor) {
+                        true => (self.rows).limit(of_queries, row..row + 1, |_| found.last(place)),
+                        false => in_vain += 1,
+                    }
+                }
+            }
+        }
+        in_vain
     }
 }
 
-impl<T: Real> Compared<'_, T> {
-    /// Adds queries to the nearest of each row, the first of which has the number `top`.
-    fn add_back<'p>(
-        &self,
-        (found, top): (&mut Nearest<'_>, usize),
-        products: impl Iterator<Item = &'p [T]>,
-        queries: NumberedRows<'_, T>,
-        leasts: &mut [T],
-    ) {
-        let metric = self.bounds.metric;
-        let longest = queries.squares.iter().copied().fold(0.0, f64::max);
-        let terms = queries.squares.iter().map(|square| metric.terms(*square));
-        let bounds = Bounds {
-            longest: longest.sqrt(),
-            steepest: terms
-                .map(|[scale, _]| T::of(scale).f64())
-                .fold(0.0, f64::max),
-            ..self.bounds
-        };
-        let limit = |found: &Nearest<'_>, at: usize| {
-            T::of(bounds.limit::<T>(found.last(top + at), self.rows.squares[at]))
-        };
-        for (at, least) in leasts.iter_mut().enumerate() {
-            *least = limit(found, at);
-        }
-        let count = leasts.len();
-        for (query, products) in products.enumerate() {
-            let square = queries.squares[query];
-            let [scale, offset] = metric.terms(square).map(T::of);
-            for start in (0..count).step_by(COMPARED) {
-                let part = start..(start + COMPARED).min(count);
-                let (some, least) = (&products[part.clone()], &leasts[part.clone()]);
-                if !is_any_within(some, scale, offset, least) {
-                    continue;
-                }
-                for at in part {
-                    // What is not a number may be anything.
-                    if products[at] * scale + offset > leasts[at] {
-                        continue;
-                    }
-                    let (q, x) = ((queries.values, query), (self.rows.values, at));
-                    let neighbor = Neighbor {
-                        distance: metric.exact(q, square, x, self.rows.squares[at]),
-                        row: queries.numbers.of(query),
-                    };
-                    if found.take(top + at, neighbor) {
-                        leasts[at] = limit(found, at);
-                    }
-                }
-            }
-        }
-    }
+/// The exact distance of a query and a row.
+fn distance<T: Real>(
+    metric: Metric,
+    (queries, query): (&Side<'_, T>, usize),
+    (rows, row): (&Side<'_, T>, usize),
+) -> f64 {
+    let [q, x] = [&queries.rows, &rows.rows];
+    metric.exact(
+        (q.values, query),
+        q.squares[query],
+        (x.values, row),
+        x.squares[row],
+    )
+}
+
+/// Of a square, which begins with this one.
+fn square<T>(side: &[T], first: usize) -> &[T; SIDE] {
+    side[first..].first_chunk().expect("sides are filled up")
 }

@@ -10,7 +10,7 @@ pub(super) trait Found {
     /// The distance, as compared, beyond which a query wants none.
     fn last(&self, query: usize) -> f64;
 
-    /// Takes a row, whose distance is exact; whether `last` is another now.
+    /// Takes a row, whose distance is exact, if it is near enough; whether it is.
     fn take(&mut self, query: usize, neighbor: Neighbor) -> bool;
 }
 
@@ -110,7 +110,8 @@ impl Found for Within<'_> {
     }
 
     fn take(&mut self, query: usize, neighbor: Neighbor) -> bool {
-        if self.metric.shown(neighbor.distance) <= self.radius {
+        let is_within = self.metric.shown(neighbor.distance) <= self.radius;
+        if is_within {
             if let Some(pair) = self.pairs.get_mut(*self.found as usize) {
                 *pair = Pair {
                     query: query as u64,
@@ -120,7 +121,7 @@ impl Found for Within<'_> {
             self.counts[query] += 1;
             *self.found += 1;
         }
-        false
+        is_within
     }
 }
 

@@ -12,6 +12,7 @@ mod blocks;
 mod bounds;
 mod dense;
 mod found;
+mod marks;
 mod metric;
 mod rounded;
 mod sparse;
@@ -279,9 +280,9 @@ mod tests {
         #[test]
         fn some_of_the_queries_find_what_they_find_with_all(
             seed in any::<u64>(),
-            (m, n, d, k) in (1usize..60, 1usize..200, 1usize..80, 1usize..12),
+            (m, n, d, k) in (1usize..160, 1usize..200, 1usize..80, 1usize..12),
             kind in 0u8..7,
-            (every, queries, rows, is_rounded) in (1usize..9, 1usize..50, 1usize..200, any::<bool>()),
+            (every, queries, rows, is_rounded) in (1usize..9, 1usize..150, 1usize..200, any::<bool>()),
         ) {
             let tile = NeighborTile { queries, rows, is_rounded };
             let both: Vec<f32> = values(seed, (m + n) * d, kind).iter().map(|x| *x as f32).collect();
@@ -311,11 +312,11 @@ mod tests {
         #[test]
         fn both_sides_of_a_product_find_what_they_find_alone(
             seed in any::<u64>(),
-            (n, d) in (2usize..200, 1usize..80),
+            (n, d) in (2usize..300, 1usize..80),
             k in 1usize..12,
             kind in 0u8..7,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
-            (block, queries, rows, is_rounded) in (1usize..90, 1usize..50, 1usize..200, any::<bool>()),
+            (block, queries, rows, is_rounded) in (1usize..150, 1usize..150, 1usize..200, any::<bool>()),
         ) {
             let (k, tile) = (k.min(n - 1), NeighborTile { queries, rows, is_rounded });
             let x: Vec<f32> = values(seed, n * d, kind).iter().map(|x| *x as f32).collect();
@@ -348,11 +349,11 @@ mod tests {
         #[test]
         fn neighbors_are_those_of_the_plain_twin(
             seed in any::<u64>(),
-            (m, n, d) in (1usize..40, 1usize..250, 1usize..80),
+            (m, n, d) in (1usize..160, 1usize..250, 1usize..80),
             k in 1usize..12,
             kind in 0u8..7,
             metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
-            (block, queries, rows, is_rounded) in (1usize..250, 1usize..50, 1usize..200, any::<bool>()),
+            (block, queries, rows, is_rounded) in (1usize..250, 1usize..150, 1usize..200, any::<bool>()),
         ) {
             let k = k.min(n);
             let tile = NeighborTile { queries, rows, is_rounded };

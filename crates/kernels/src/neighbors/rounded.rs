@@ -1,22 +1,39 @@
 //! Products of rows that are rounded to bf16.
 
+use std::ops::Range;
+
 use faer::MatRef;
 
-use crate::bf16::{Operand, Unit};
+use super::marks::SIDE;
+use crate::bf16::{BLOCK, Operand, Ready, Unit};
 use crate::{Real, RealType};
 
 /// Shorter rows, and fewer queries, are filled up with too many zeros.
 const LEAST_COLUMNS: usize = 24;
 const LEAST_QUERIES: usize = 16;
-/// Products in a row that tell too little before no more are made, at first and at most.
-const PATIENCE: [u32; 2] = [2, 8];
+/// Queries in a row of which products tell too little before no more are made, at first and at most.
+const PATIENCE: [usize; 2] = [512, 4096];
 
 /// Products of tiles, as long as they pay.
 pub(super) struct Rounded {
     unit: Unit,
-    queries: Operand,
-    rows: Operand,
-    patience: u32,
+    queries: Packed,
+    rows: Packed,
+    patience: usize,
+}
+
+/// An operand of the rows from this one on.
+#[derive(Default)]
+struct Packed {
+    operand: Operand,
+    first: Option<usize>,
+}
+
+impl Packed {
+    /// Whether it is of other rows.
+    fn becomes(&mut self, first: usize) -> bool {
+        self.first.replace(first) != Some(first)
+    }
 }
 
 impl Rounded {
@@ -30,36 +47,65 @@ impl Rounded {
         let unit = Unit::new().filter(|_| Rounded::suits::<T>(m, d))?;
         Some(Rounded {
             unit,
-            queries: Operand::default(),
-            rows: Operand::default(),
+            queries: Packed::default(),
+            rows: Packed::default(),
             patience: PATIENCE[0],
         })
     }
 
-    pub(super) fn take_rows<T: Real>(&mut self, rows: MatRef<'_, T>) {
-        self.rows.pack_right(rows);
-    }
-
-    /// The products of queries, times a power of two, with the rows, in rows `stride` elements apart;
-    /// both counts rounded up to a block.
-    pub(super) fn multiply<T: Real>(
+    /// Takes the queries of a tile, times a power of two, and its rows; each of them with the number
+    /// of the first.
+    pub(super) fn take<T: Real>(
         &mut self,
-        products: &mut [T],
-        stride: usize,
-        queries: MatRef<'_, T>,
+        (first_query, queries): (usize, MatRef<'_, T>),
         factor: T,
+        (first_row, rows): (usize, MatRef<'_, T>),
     ) {
-        self.queries.pack_left(queries, factor.f64() as f32);
-        let products = bytemuck::cast_slice_mut(products);
-        (self.unit).multiply(products, stride, &self.queries, &self.rows);
+        if self.queries.becomes(first_query) {
+            let factor = factor.f64() as f32;
+            self.queries.operand.pack_right(queries, factor);
+        }
+        if self.rows.becomes(first_row) {
+            self.rows.operand.pack_left(rows);
+        }
     }
 
-    /// Whether to go on after products that told enough, or too little.
-    pub(super) fn pays_after(&mut self, told: bool) -> bool {
+    /// Makes products of some queries of the tile, from a multiple of [`SIDE`] on.
+    pub(super) fn products(&self, queries: Range<usize>) -> Products<'_> {
+        Products {
+            rounded: self,
+            ready: self.unit.ready(),
+            queries: queries.start / BLOCK..queries.end.div_ceil(BLOCK),
+        }
+    }
+
+    /// Whether to go on after products that told enough of some queries, or too little.
+    pub(super) fn pays_after(&mut self, told: bool, queries: usize) -> bool {
         self.patience = match told {
-            true => (self.patience + 1).min(PATIENCE[1]),
-            false => self.patience - 1,
+            true => (self.patience + queries).min(PATIENCE[1]),
+            false => self.patience.saturating_sub(queries),
         };
         self.patience > 0
+    }
+}
+
+/// Products of some queries with rows.
+pub(super) struct Products<'a> {
+    rounded: &'a Rounded,
+    ready: Ready,
+    queries: Range<usize>,
+}
+
+impl Products<'_> {
+    /// Those of some rows of the tile, from a multiple of [`SIDE`] on, in rows of [`SIDE`] products.
+    pub(super) fn of<T: Real>(&self, products: &mut [T], rows: Range<usize>) {
+        let rows = rows.start / BLOCK..rows.end.div_ceil(BLOCK);
+        let [of_rows, of_queries] = [&self.rounded.rows, &self.rounded.queries];
+        self.ready.multiply(
+            bytemuck::cast_slice_mut(products),
+            SIDE,
+            (&of_rows.operand, rows),
+            (&of_queries.operand, self.queries.clone()),
+        );
     }
 }

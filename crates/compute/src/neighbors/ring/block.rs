@@ -30,14 +30,9 @@ pub(super) const HEADER_BYTES: usize = 64;
 const SPARSE_QUERIES: u64 = 1 << 14;
 /// Queries of a dense block, at most.
 const DENSE_QUERIES: u64 = 1024;
-/// Rows of a product, at least.
-const LEAST_ROWS: usize = 32;
 /// Queries and rows of a product, at most.
-const TILE: NeighborTile = NeighborTile {
-    queries: 512,
-    rows: 512,
-    is_rounded: false,
-};
+const TILE_QUERIES: usize = 512;
+const TILE_ROWS: usize = 512;
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -257,14 +252,9 @@ impl<T: Real> Blocks<T> {
         compared_bytes: u64,
         rounded_bytes: u64,
     ) -> NeighborTile {
-        let queries = TILE.queries.min(longest(parts).max(1));
+        let queries = TILE_QUERIES.min(longest(parts).max(1));
         let elements = compared_bytes as usize / size_of::<T>();
-        let rows = elements / (queries.next_multiple_of(LEAST_ROWS) + 3);
-        let tile = NeighborTile {
-            queries,
-            rows: rows.clamp(LEAST_ROWS, TILE.rows),
-            ..TILE
-        };
+        let tile = NeighborTile::within(queries, TILE_ROWS, elements);
         tile.rounded_within::<T>(self.width() as usize, rounded_bytes as usize)
     }
 
