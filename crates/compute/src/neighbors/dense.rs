@@ -17,7 +17,7 @@ use super::{Side, Sought, Wanted, beside, staying};
 /// Queries of a task: products of 512 with a panel take some 30 ms. Where there are many, tasks are
 /// longer, so that a plan has fewer.
 const BLOCK_QUERIES: [u64; 2] = [512, 4096];
-/// Queries and rows of a product, whose result stays in the third-level cache.
+/// Queries and rows of a tile: of products in f32 or f64, the result stays in the third-level cache.
 const TILE_QUERIES: u64 = 512;
 const TILE_ROWS: u64 = 1024;
 

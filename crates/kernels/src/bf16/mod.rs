@@ -239,6 +239,8 @@ impl Operand {
     fn reset(&mut self, rows: usize, d: usize, is_right: bool) {
         (self.row_lines, self.is_right) = (row_lines(d), is_right);
         let lines = rows.next_multiple_of(BLOCK) * self.row_lines;
+        let more = lines.saturating_sub(self.lines.len());
+        self.lines.reserve_exact(more);
         self.lines.resize(lines, Line::default());
     }
 

@@ -10,10 +10,10 @@ use super::{Metric, Neighbor, NumberedRows, Numbers, Within};
 use crate::bf16::{self, Operand};
 use crate::{Blas, Error, Real, gemm, gemm_scratch_bytes, view, view_mut};
 
-/// Rounded products tell rows apart where at most one of this many has its distance computed for
-/// nothing: that takes as long as so many products in f32.
+/// Rounded products tell rows apart if at most one distance is computed for nothing for this many
+/// products: about as many in f32 take as long as it.
 const IN_VAIN: usize = 32;
-/// Rows that queries are packed for, at least.
+/// Tiles of fewer rows take longer to be limited than to be multiplied.
 const LEAST_ROWS: usize = 128;
 
 /// Queries and rows of a product that is compared at a time.
@@ -41,7 +41,7 @@ impl NeighborTile {
     }
 
     /// Rounded, where the operands of rows of d elements have room in some bytes: with fewer rows if
-    /// need be, as long as packing the queries for them costs little.
+    /// need be, but not with very few.
     pub fn rounded_within<T: Real>(self, d: usize, bytes: usize) -> NeighborTile {
         let fitting = (bytes / Operand::row_bytes(d)).saturating_sub(self.operand_rows(0));
         let fitting = fitting / bf16::BLOCK * bf16::BLOCK;
@@ -73,7 +73,9 @@ impl NeighborTile {
             true => self.operand_rows(self.rows) * Operand::row_bytes(d),
             false => 0,
         };
-        gemm_scratch_bytes::<T>(self.queries, self.rows, d, blas) + rounded
+        let products = [self.queries, self.queries.min(SIDE)]
+            .map(|queries| gemm_scratch_bytes::<T>(self.rows, queries, d, blas));
+        products[0].max(products[1]) + rounded
     }
 
     /// Rows of both operands, and of the block that is being packed.
@@ -288,6 +290,7 @@ fn add<T: Real>(
                 queries: &mut some,
                 found,
                 found_back: found_back.as_deref_mut(),
+                rows_limited: None,
             };
             meeting.run(&mut rounded, products)?;
         }
@@ -375,36 +378,38 @@ struct Meeting<'a, 'b, 'n, T: Real, F> {
     found: &'b mut F,
     /// What rows find, where these look for queries.
     found_back: Option<&'b mut Nearest<'n>>,
+    /// Whether rows are limited for rounded products; nothing as long as they are not limited.
+    rows_limited: Option<bool>,
 }
 
 impl<T: Real, F: Found> Meeting<'_, '_, '_, T, F> {
-    /// All with each other; `rounded` is no more where it does not pay.
+    /// Compares all of them; `rounded` becomes `None` where it does not pay.
     fn run(&mut self, rounded: &mut Option<Rounded>, products: &mut [T]) -> Result<(), Error> {
         let (m, n) = (self.queries.count(), self.rows.count());
-        let mut done = 0;
-        while done < m {
-            let strip = match rounded {
-                Some(_) => done..m.min(done + SIDE),
-                None => done..m,
+        // Strips that are multiplied together in f32.
+        let mut waiting = 0..0;
+        for start in (0..m).step_by(SIDE) {
+            let strip = start..m.min(start + SIDE);
+            let told = match rounded {
+                Some(tiles) => self.add_rounded(tiles, strip.clone(), products),
+                None => None,
             };
-            let mut told = 0;
-            if let Some(tiles) = rounded {
-                let bounds = self.limit(strip.clone(), true);
-                let limits = &self.queries.limits[strip.clone()];
-                // Of queries that have found too few rows, products can tell nothing.
-                if limits.iter().all(|limit| limit.f64() < f64::INFINITY) {
-                    told = self.add_rounded(tiles, strip.clone(), bounds, products);
-                    if !tiles.pays_after(told == n, strip.len()) {
-                        *rounded = None;
-                    }
-                }
+            let Some(told) = told else {
+                let first = if waiting.is_empty() {
+                    start
+                } else {
+                    waiting.start
+                };
+                waiting = first..strip.end;
+                continue;
+            };
+            self.add_products(std::mem::take(&mut waiting), 0..n, products)?;
+            self.add_products(strip, told..n, products)?;
+            if rounded.as_ref().is_some_and(|tiles| !tiles.pays()) {
+                *rounded = None;
             }
-            if told < n {
-                self.add_products(strip.clone(), told..n, products)?;
-            }
-            done = strip.end;
         }
-        Ok(())
+        self.add_products(waiting, 0..n, products)
     }
 
     /// Limits queries by the rows, and rows by the queries.
@@ -414,9 +419,12 @@ impl<T: Real, F: Found> Meeting<'_, '_, '_, T, F> {
             ..bounds
         });
         (self.queries).limit(of_rows, queries, |query| self.found.last(query));
-        if let Some(found) = &self.found_back {
+        if let Some(found) = &self.found_back
+            && self.rows_limited != Some(is_rounded)
+        {
             let all = 0..self.rows.count();
             self.rows.limit(of_queries, all, |row| found.last(row));
+            self.rows_limited = Some(is_rounded);
         }
         [of_rows, of_queries]
     }
@@ -428,6 +436,9 @@ impl<T: Real, F: Found> Meeting<'_, '_, '_, T, F> {
         rows: Range<usize>,
         products: &mut [T],
     ) -> Result<(), Error> {
+        if queries.is_empty() || rows.is_empty() {
+            return Ok(());
+        }
         let bounds = self.limit(queries.clone(), false);
         let of_rows = self.rows.rows.part(rows.clone()).values;
         let of_queries = self.queries.rows.part(queries.clone()).values;
@@ -444,105 +455,140 @@ impl<T: Real, F: Found> Meeting<'_, '_, '_, T, F> {
             for top in rows.clone().step_by(SIDE) {
                 let square = &products[(top - rows.start) * stride + left - queries.start..];
                 let of_rows = top..rows.end.min(top + SIDE);
-                self.add((left, of_rows), bounds, square, stride);
+                let mut unlimited = usize::MAX;
+                self.add((left, of_rows), bounds, square, stride, &mut unlimited);
             }
         }
         Ok(())
     }
 
     /// Adds rows to a strip of queries by rounded products, until these tell too little: up to which
-    /// row they did.
+    /// row they told enough. Of queries that have found too few rows they tell nothing.
     fn add_rounded(
         &mut self,
         rounded: &mut Rounded,
         strip: Range<usize>,
-        bounds: [Bounds; 2],
         products: &mut [T],
-    ) -> usize {
+    ) -> Option<usize> {
+        let bounds = self.limit(strip.clone(), true);
+        let limits = &self.queries.limits[strip.clone()];
+        if !limits.iter().all(|limit| limit.f64() < f64::INFINITY) {
+            return None;
+        }
         let (left, n) = (strip.start, self.rows.count());
-        let metric = self.how.metric;
         rounded.take(
             (self.queries.first, self.queries.rows.values),
-            metric.factor::<T>(),
+            self.how.metric.factor::<T>(),
             (self.rows.first, self.rows.rows.values),
         );
-        let (of_strip, mut in_vain) = (rounded.products(strip.clone()), 0);
+        let of_strip = rounded.products(strip.clone());
+        let mut in_vain = 0;
         for top in (0..n).step_by(SIDE) {
             let rows = top..n.min(top + SIDE);
             of_strip.of(products, rows.clone());
-            in_vain += self.add((left, rows.clone()), bounds, products, SIDE);
-            if in_vain * IN_VAIN > rows.end * strip.len() {
-                return rows.end;
+            let mut allowed = (rows.end * strip.len() / IN_VAIN).saturating_sub(in_vain);
+            let before = allowed;
+            let told = self.add((left, rows.clone()), bounds, products, SIDE, &mut allowed);
+            in_vain += before - allowed;
+            if told < rows.end || allowed == 0 {
+                rounded.has_told(false, strip.len());
+                return Some(told);
             }
         }
-        n
+        rounded.has_told(true, strip.len());
+        Some(n)
     }
 
-    /// Adds what a square of products tells, of queries from `left` on: how many distances were
-    /// computed for nothing.
+    /// Adds what a square of products tells of queries from `left` on, row by row, until more distances
+    /// are computed for nothing than are allowed: up to which row.
     fn add(
         &mut self,
         (left, rows): (usize, Range<usize>),
         [of_rows, of_queries]: [Bounds; 2],
         products: &[T],
         stride: usize,
+        allowed: &mut usize,
     ) -> usize {
         let queries = left..self.queries.count().min(left + SIDE);
-        let mut in_vain = 0;
         let [scales, offsets] = [&self.rows.scales, &self.rows.offsets].map(|x| &x[rows.clone()]);
         let limits = square(self.queries.limits, left);
-        for at in each(rows_for_queries(
-            products,
-            stride,
-            (scales, offsets),
-            limits,
-        )) {
-            let row = rows.start + at;
-            let [scale, offset] = [self.rows.scales[row], self.rows.offsets[row]];
-            for (product, query) in products[at * stride..].iter().zip(queries.clone()) {
-                let is_near = !is_beyond(*product, scale, offset, self.queries.limits[query]);
-                let number = self.rows.rows.numbers.of(row);
-                let is_itself =
-                    self.how.leaves_out_itself && self.queries.rows.numbers.of(query) == number;
-                if !is_near || is_itself {
-                    continue;
-                }
-                let neighbor = Neighbor {
-                    distance: distance(self.how.metric, (self.queries, query), (&self.rows, row)),
-                    row: number,
-                };
-                let (found, place) = (&mut *self.found, self.queries.first + query);
-                match found.take(place, neighbor) {
-                    true => (self.queries).limit(of_rows, query..query + 1, |_| found.last(place)),
-                    false => in_vain += 1,
-                }
+        let found = rows_for_queries(products, stride, (scales, offsets), limits);
+        let found_back = match self.found_back {
+            Some(_) => {
+                let [scales, offsets] =
+                    [&self.queries.scales, &self.queries.offsets].map(|x| square(x, left));
+                let limits = &self.rows.limits[rows.clone()];
+                rows_of_queries(products, stride, (scales, offsets), limits)
+            }
+            None => 0,
+        };
+        for at in each(found | found_back) {
+            if *allowed == 0 {
+                return rows.start + at;
+            }
+            let (row, products) = (rows.start + at, &products[at * stride..]);
+            let of_queries = (queries.clone(), of_queries);
+            let in_vain = self.add_row(row, (queries.clone(), of_rows), products)
+                + self.add_to_row(row, of_queries, products);
+            *allowed = allowed.saturating_sub(in_vain);
+        }
+        rows.end
+    }
+
+    /// Adds a row to what queries find: how many distances were computed for nothing.
+    fn add_row(
+        &mut self,
+        row: usize,
+        (queries, bounds): (Range<usize>, Bounds),
+        products: &[T],
+    ) -> usize {
+        let [scale, offset] = [self.rows.scales[row], self.rows.offsets[row]];
+        let number = self.rows.rows.numbers.of(row);
+        let mut in_vain = 0;
+        for (product, query) in products.iter().zip(queries) {
+            let is_itself =
+                self.how.leaves_out_itself && self.queries.rows.numbers.of(query) == number;
+            if is_beyond(*product, scale, offset, self.queries.limits[query]) || is_itself {
+                continue;
+            }
+            let neighbor = Neighbor {
+                distance: distance(self.how.metric, (self.queries, query), (&self.rows, row)),
+                row: number,
+            };
+            let (found, place) = (&mut *self.found, self.queries.first + query);
+            match found.take(place, neighbor) {
+                true => (self.queries).limit(bounds, query..query + 1, |_| found.last(place)),
+                false => in_vain += 1,
             }
         }
-        if let Some(found) = &mut self.found_back {
-            let [scales, offsets] =
-                [&self.queries.scales, &self.queries.offsets].map(|x| square(x, left));
-            let limits = &self.rows.limits[rows.clone()];
-            for at in each(rows_of_queries(products, stride, (scales, offsets), limits)) {
-                let row = rows.start + at;
-                for (product, query) in products[at * stride..].iter().zip(queries.clone()) {
-                    let [scale, offset] = [self.queries.scales[query], self.queries.offsets[query]];
-                    if is_beyond(*product, scale, offset, self.rows.limits[row]) {
-                        continue;
-                    }
-                    let neighbor = Neighbor {
-                        distance: distance(
-                            self.how.metric,
-                            (self.queries, query),
-                            (&self.rows, row),
-                        ),
-                        row: self.queries.rows.numbers.of(query),
-                    };
-                    let place = self.rows.first + row;
-                    match found.take(place, neighbor) {
-                        true => (self.rows).limit(of_queries, row..row + 1, |_| found.last(place)),
-                        false => in_vain += 1,
-                    }
-                }
+        in_vain
+    }
+
+    /// Adds queries to what a row finds, if it looks for them: how many distances were computed for
+    /// nothing.
+    fn add_to_row(
+        &mut self,
+        row: usize,
+        (queries, bounds): (Range<usize>, Bounds),
+        products: &[T],
+    ) -> usize {
+        let Some(found) = &mut self.found_back else {
+            return 0;
+        };
+        let mut in_vain = 0;
+        for (product, query) in products.iter().zip(queries) {
+            let [scale, offset] = [self.queries.scales[query], self.queries.offsets[query]];
+            if is_beyond(*product, scale, offset, self.rows.limits[row]) {
+                continue;
+            }
+            let neighbor = Neighbor {
+                distance: distance(self.how.metric, (self.queries, query), (&self.rows, row)),
+                row: self.queries.rows.numbers.of(query),
+            };
+            let place = self.rows.first + row;
+            match found.take(place, neighbor) {
+                true => (self.rows).limit(bounds, row..row + 1, |_| found.last(place)),
+                false => in_vain += 1,
             }
         }
         in_vain
@@ -564,7 +610,7 @@ fn distance<T: Real>(
     )
 }
 
-/// Of a square, which begins with this one.
+/// What a square has of the elements of a side.
 fn square<T>(side: &[T], first: usize) -> &[T; SIDE] {
     side[first..].first_chunk().expect("sides are filled up")
 }

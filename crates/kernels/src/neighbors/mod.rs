@@ -277,6 +277,53 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Where these tell rows apart, where they never do, and where some rows are too long.
+        #[test]
+        fn rounded_products_change_nothing(
+            seed in any::<u64>(),
+            (m, n, d, k) in (16usize..700, 65usize..400, 24usize..80, 1usize..12),
+            kind in prop_oneof![Just(0u8), Just(1), Just(2), Just(6)],
+            longer in prop_oneof![Just(1.0f32), Just(1e15), Just(1e30)],
+            (queries, rows) in (1usize..700, 1usize..400),
+            metric in prop_oneof![Just(Metric::Euclidean), Just(Metric::Cosine), Just(Metric::InnerProduct)],
+        ) {
+            let drawn = values(seed, (m + n) * d, kind);
+            let length = |at: usize| if (at / d).is_multiple_of(97) { longer } else { 1.0 };
+            let both: Vec<f32> = drawn.iter().enumerate().map(|(at, x)| *x as f32 * length(at)).collect();
+            let mut squares = vec![0.0; m + n];
+            squares_of_rows(&mut squares, view(&both, m + n, d, d, 1).unwrap()).unwrap();
+            let part = |rows: Range<usize>| NumberedRows {
+                values: view(&both[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
+                squares: &squares[rows.clone()],
+                numbers: Numbers::From(rows.start as u64),
+            };
+            let (q, x) = (part(0..m), part(m..m + n));
+            let [one, other] = [false, true].map(|is_rounded| {
+                let tile = NeighborTile { queries, rows, is_rounded };
+                let (how, scratch) = (how(metric, false, tile), &mut vec![0.0; tile.scratch()]);
+                let mut lists = [vec![Neighbor::NONE; m * k], vec![Neighbor::NONE; n * k]];
+                let [of_queries, of_rows] = &mut lists;
+                add_mutual_neighbors([of_queries, of_rows], q, x, how, scratch).unwrap();
+                let mut alone = vec![Neighbor::NONE; m * k];
+                add_neighbors(&mut alone, q, x, how, scratch).unwrap();
+                assert_eq!(alone, lists[0]);
+                // As far as the middle one of the nearest.
+                let radius = metric.shown(alone[m / 2 * k].distance);
+                let (mut counts, mut found) = (vec![0; m], 0);
+                let mut pairs = vec![Pair { query: 0, neighbor: Neighbor::NONE }; m * n];
+                let mut within = Within { metric, radius, counts: &mut counts, found: &mut found, pairs: &mut pairs };
+                add_within(&mut within, q, x, how, scratch).unwrap();
+                pairs.truncate(found as usize);
+                pairs.sort_by_key(|pair| (pair.query, pair.neighbor.row));
+                (lists, counts, pairs)
+            });
+            prop_assert_eq!(one, other);
+        }
+    }
+
+    proptest! {
         #[test]
         fn some_of_the_queries_find_what_they_find_with_all(
             seed in any::<u64>(),

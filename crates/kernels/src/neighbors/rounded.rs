@@ -11,7 +11,8 @@ use crate::{Real, RealType};
 /// Shorter rows, and fewer queries, are filled up with too many zeros.
 const LEAST_COLUMNS: usize = 24;
 const LEAST_QUERIES: usize = 16;
-/// Queries in a row of which products tell too little before no more are made, at first and at most.
+/// How many more queries products may tell too little of than enough, at first and at most, before no
+/// more are made.
 const PATIENCE: [usize; 2] = [512, 4096];
 
 /// Products of tiles, as long as they pay.
@@ -30,7 +31,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Whether it is of other rows.
+    /// Makes these rows the next ones; whether they are others.
     fn becomes(&mut self, first: usize) -> bool {
         self.first.replace(first) != Some(first)
     }
@@ -79,12 +80,16 @@ impl Rounded {
         }
     }
 
-    /// Whether to go on after products that told enough of some queries, or too little.
-    pub(super) fn pays_after(&mut self, told: bool, queries: usize) -> bool {
-        self.patience = match told {
+    /// Takes note of products that told enough of some queries, or too little.
+    pub(super) fn has_told(&mut self, enough: bool, queries: usize) {
+        self.patience = match enough {
             true => (self.patience + queries).min(PATIENCE[1]),
             false => self.patience.saturating_sub(queries),
         };
+    }
+
+    /// Whether to make more.
+    pub(super) fn pays(&self) -> bool {
         self.patience > 0
     }
 }
