@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -37,9 +37,9 @@ __all__ = [
 Method = Literal["auto", "krylov", "randomized"]
 
 MAXITER = 300
+"""Restarts at most, where the caller does not say it."""
 MOST = 1 << 40
 """Of any number that is given."""
-"""Restarts at most, where the caller does not say it."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -164,6 +164,8 @@ def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = No
 
 
 def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
+    if not hasattr(graph, "ndim"):
+        graph = np.asarray(graph)
     if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
         raise ShapeError(f"the graph is {graph!r}, but a graph has a square matrix, not one of shape {tuple(graph.shape)}")
     if isinstance(graph, np.ndarray) and graph.dtype.kind in "iub":
@@ -383,10 +385,7 @@ def native_options(
         most = (1 << 64) - 1 if name == "random_state" else MOST
         if not is_left_out and not (is_whole and least[name] <= value <= most):
             raise ArgumentError(f"{name}={value!r} must be a whole number from {least[name]} to {most}")
-    try:
-        accuracy = float(tol)
-    except (TypeError, ValueError):
-        accuracy = -1.0
+    accuracy = float(tol) if isinstance(tol, Real) else -1.0
     if not 0 <= accuracy < np.inf:
         raise ArgumentError(f"tol={tol!r} must be a number from 0 on")
     start = None if v0 is None else np.ascontiguousarray(v0, np.float64)
@@ -462,7 +461,9 @@ class _Products:
         shape = getattr(operator, "shape", None) if shape is None else shape
         if shape is None:
             raise ArgumentError(f"A is a {self.name}, not a matrix; as an operator it needs shape=")
-        sides = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
+        sides = (shape, shape) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        if len(sides) != 2:
+            raise ArgumentError(f"shape={shape!r} must be a number of rows and columns, or both")
         self.shape: tuple[int, int] = (int(sides[0]), int(sides[1]))
         if not all(0 <= side <= MOST for side in self.shape):
             raise ArgumentError(f"shape={shape!r}: a matrix has from 0 to {MOST} rows and columns")

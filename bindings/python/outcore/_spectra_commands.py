@@ -82,7 +82,10 @@ def _search(function: Any, names: tuple[str, ...], matrix: str, folder: str, opt
         with session.open(matrix) as a:
             say_plan(explain(function, a, count, check=check, **of_search), as_json)
         return
-    if into.exists() and any(into.iterdir()):
+    # A checkpoint may be among the results of the search that is to go on.
+    kept = of_search["checkpoint"] and Path(of_search["checkpoint"]).resolve()
+    results = {into / f"{name}.npy" for name in names} if kept and kept.exists() else set()
+    if into.exists() and any(path.resolve() != kept and path not in results for path in into.iterdir()):
         raise ArgumentError(f"{folder} is not empty; the results go to a new folder")
     # Before a search of hours: results have a place.
     into.mkdir(parents=True, exist_ok=True)

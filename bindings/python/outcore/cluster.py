@@ -389,11 +389,11 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
         from ._spectra import eigsh, graph_operator
 
         with self._fitting(X) as (X, _session, _run):
-            graph = self._graph(X)
-            samples, count = graph.shape[0], self.n_clusters if self.n_components is None else self.n_components
+            samples, count = X.shape[0], self.n_clusters if self.n_components is None else self.n_components
             for name, wanted in (("n_clusters", self.n_clusters), ("n_components", count)):
                 if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= samples:
                     raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
+            graph = self._graph(X)
             operator = graph_operator(graph, "adjacency", self.memory, self.progress)
             seed = seed_of(self.random_state) % (1 << 32)
             values, vectors = eigsh(

@@ -448,7 +448,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         X : Sparse, SciPy sparse matrix or array_like of shape (n_samples, n_features)
         measure : {"npmi", "umass"}
             The mean over pairs of words, of log(p(a, b) / p(a) p(b)) / -log p(a, b), -1 for words that never meet; or of
-            log((n(a, b) + 1) / n(b)), b the likelier word (Mimno et al., 2011).
+            log((n(a, b) + 1) / n(b)), b the likelier word (Mimno et al., 2011); where X has no b, as if all documents had it
+            and none had both.
         n_words : int
             Of each topic, up to 64.
 
@@ -470,7 +471,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         has = np.greater(np.take_along_axis(self.components_, words, axis=1), 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             if measure == "umass":
-                values = np.log((together + 1) / np.maximum(single, 1)[:, None, :])
+                values = np.log((together + 1) / np.where(single > 0, single, X.shape[0])[:, None, :])
             else:
                 joint, apart = together / X.shape[0], single / X.shape[0]
                 values = np.log(joint / (apart[:, :, None] * apart[:, None, :])) / -np.log(joint)

@@ -188,8 +188,10 @@ impl<F: Fn(bool, MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()>> Operator for G
         &self.name
     }
 
-    fn held_bytes(&self, _columns: usize) -> u64 {
-        0
+    /// What a function may need beside both blocks: copies of them.
+    fn held_bytes(&self, columns: usize) -> u64 {
+        let [rows, width] = self.shape;
+        (8 * (rows + width) * columns) as u64
     }
 
     fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {

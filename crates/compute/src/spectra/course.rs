@@ -40,7 +40,8 @@ pub(super) struct Planned {
     pub(super) course: Course,
     /// Left singular vectors.
     pub(super) left: Option<TallLayout>,
-    /// Columns of products for residuals and left singular vectors.
+    /// Columns of products for residuals and left singular vectors; none where these have room row by
+    /// row only.
     pub(super) chunk: usize,
     /// The same where left vectors go to scratch row by row, if more are made at once then.
     pub(super) chunk_by_rows: Option<usize>,
@@ -120,19 +121,29 @@ impl Needs<'_> {
     }
 
     /// The same where left vectors go to scratch row by row: beside the images of right ones, and
-    /// with the products of all left ones.
-    fn end_by_rows(&self, layout: TallLayout, left: TallLayout, chunk: usize) -> Option<Need> {
+    /// with the products of all left ones, or of twice as many where noise may have to take the place
+    /// of all of them.
+    fn end_by_rows(
+        &self,
+        layout: TallLayout,
+        left: TallLayout,
+        chunk: usize,
+        is_only: bool,
+    ) -> Option<Need> {
         let (count, rows) = (self.count, self.by_rows?(chunk));
+        let all = if is_only { 2 * count } else { count };
         let images = TallLayout::in_scratch(self.real, self.order, count);
-        let passing = [layout, left, images].map(|layout| layout.passing_bytes(count));
-        let end = self.end(layout, Some(left), 1);
+        let made = match is_only {
+            true => TallLayout::in_scratch(self.real, left.rows, all),
+            false => left,
+        };
+        let passing = [layout, made, images].map(|layout| layout.passing_bytes(all));
+        let finish = [layout, left].map(|layout| layout.finish_bytes(count, self.budget_bytes));
+        let products = rows.max((self.products)(chunk)).max(finish.iter().sum());
         Some(Need {
-            bases: end.bases,
-            blocks: blocks_bytes(self.order, chunk) + small_bytes(count, count),
-            passing: passing
-                .into_iter()
-                .fold(rows.max((self.products)(chunk)), u64::max)
-                .max(end.passing),
+            bases: layout.held_bytes(count) + left.held_bytes(count),
+            blocks: blocks_bytes(self.order, chunk) + small_bytes(all, count),
+            passing: passing.into_iter().fold(products, u64::max),
         })
     }
 
@@ -143,7 +154,7 @@ impl Needs<'_> {
         layout: TallLayout,
         left: TallLayout,
         search: Need,
-        split: &MemorySplit,
+        (split, is_only): (&MemorySplit, bool),
     ) -> Option<(usize, [Need; 2])> {
         // The widest for each number of passes, as long as these are few.
         let few = (1..=CHUNKS.len()).map(|passes| self.count.div_ceil(passes));
@@ -152,13 +163,13 @@ impl Needs<'_> {
         few.filter(|&chunk| chunk <= CHUNKS[0])
             .chain(many)
             .filter_map(|chunk| {
-                let end = self.end_by_rows(layout, left, chunk)?;
+                let end = self.end_by_rows(layout, left, chunk, is_only)?;
                 let blocks = end.blocks.max(search.blocks);
                 Some((chunk, [search, end].map(|need| Need { blocks, ..need })))
             })
             .find(|(_, [search, end])| {
                 search.fits(split, layout.in_memory)
-                    && end.fits(split, true)
+                    && end.fits(split, !is_only)
                     && search.bytes().max(end.bytes()) <= split.free()
             })
     }
@@ -255,7 +266,10 @@ impl Planned {
             available: split.free(),
             budget: session.memory_bytes(),
         };
-        let mut least = u64::MAX;
+        let widened = |layout: TallLayout, width, held| {
+            layout.widened(&split.hold(held + layout.passing_bytes(width)))
+        };
+        let (mut least, mut only_by_rows) = (u64::MAX, None);
         for (block, basis, in_memory) in shapes(order, operator, options) {
             let capacity = (basis + block).min(order);
             let layout = match in_memory {
@@ -283,7 +297,7 @@ impl Planned {
                 }
                 let by_rows = left
                     .filter(|left| !left.in_memory)
-                    .and_then(|left| needs.widest_by_rows(layout, left, search, &split))
+                    .and_then(|left| needs.widest_by_rows(layout, left, search, (&split, false)))
                     .filter(|(wider, _)| *wider > chunk);
                 let (blocks, needed) = match &by_rows {
                     Some((_, [search, end])) => {
@@ -292,25 +306,43 @@ impl Planned {
                     }
                     None => (blocks, needed),
                 };
-                let widened = |layout: TallLayout, width, bases| {
-                    layout.widened(&split.hold(bases + blocks + layout.passing_bytes(width)))
-                };
                 return Ok(Planned {
                     course: Course {
                         block,
-                        layout: widened(layout, block, search.bases),
+                        layout: widened(layout, block, search.bases + blocks),
                         accuracy,
                     },
-                    left: left.map(|layout| widened(layout, chunk, end.bases)),
+                    left: left.map(|layout| widened(layout, chunk, end.bases + blocks)),
                     chunk,
                     chunk_by_rows: by_rows.map(|(chunk, _)| chunk),
                     blocks_bytes: blocks,
                     needed_bytes: needed,
                 });
             }
+            let left = needs
+                .left
+                .map(|(rows, _)| TallLayout::in_scratch(real, rows, count));
+            let by_rows = left.and_then(|left| {
+                let found = needs.widest_by_rows(layout, left, search, (&split, true));
+                found.map(|(chunk, needs)| (left, chunk, needs))
+            });
+            if let (None, Some((left, chunk, [search, end]))) = (&only_by_rows, by_rows) {
+                only_by_rows = Some(Planned {
+                    course: Course {
+                        block,
+                        layout: widened(layout, block, search.bases + search.blocks),
+                        accuracy,
+                    },
+                    left: Some(widened(left, count, end.bases + end.blocks)),
+                    chunk: 0,
+                    chunk_by_rows: Some(chunk),
+                    blocks_bytes: end.blocks,
+                    needed_bytes: search.bytes().max(end.bytes()),
+                });
+            }
             least = least.min(least_end);
         }
-        Err(refused(enough(least)))
+        only_by_rows.ok_or_else(|| refused(enough(least)))
     }
 
     /// What is held besides bases.
@@ -328,7 +360,10 @@ impl Planned {
     ) {
         let Course { block, layout, .. } = self.course;
         plan.hold(self.needed_bytes);
-        let passes = |chunk: usize| products_after * options.count.div_ceil(chunk.max(1));
+        let passes = |chunk: usize| match chunk {
+            0 => 0,
+            _ => products_after * options.count.div_ceil(chunk),
+        };
         let after = passes(self.chunk) + self.chunk_by_rows.map_or(0, passes);
         let widest = self.chunk_by_rows.unwrap_or(self.chunk);
         let least = options.count.div_ceil(block) + passes(widest);
@@ -432,7 +467,7 @@ fn shapes<O: Operator>(
     };
     let (all, last) = match (options.block, options.method) {
         (Some(block), Method::Randomized) => {
-            (vec![shape(block, WIDE_BLOCKS * block, 0)], Vec::new())
+            (vec![shape(block, WIDE_BLOCKS * block, count)], Vec::new())
         }
         (Some(block), _) => (vec![narrow(block, BLOCKS_BEYOND)], vec![short(block)]),
         (None, Method::Randomized) => (vec![wide()], Vec::new()),

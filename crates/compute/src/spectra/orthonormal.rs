@@ -6,6 +6,8 @@
 //! requirements", SIAM J. Sci. Comput. 2002). A pass over the basis for each time, and one before them
 //! where what is along it is not known, whatever the width of the block.
 
+use std::ops::Range;
+
 use outcore_core::{Result, Session, Stage};
 use outcore_device::Locked;
 use outcore_kernels as kernels;
@@ -51,13 +53,19 @@ impl Noise {
         (0..4).map(uniform).sum()
     }
 
+    /// Some rows of as many vectors, those that come next.
+    pub(super) fn rows(&self, rows: Range<usize>, columns: usize) -> Mat<f64> {
+        Mat::from_fn(rows.len(), columns, |row, column| {
+            let (vector, row) = (self.made + column as u64, rows.start + row);
+            Noise::element(self.seed, vector, row as u64)
+        })
+    }
+
     /// As many new vectors, as columns.
     pub(super) fn block(&mut self, rows: usize, columns: usize) -> Mat<f64> {
-        let (seed, first) = (self.seed, self.made);
+        let made = self.rows(0..rows, columns);
         self.made += columns as u64;
-        Mat::from_fn(rows, columns, |row, column| {
-            Noise::element(seed, first + column as u64, row as u64)
-        })
+        made
     }
 }
 

@@ -25,6 +25,7 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Mat, MatMut, MatRef};
 use outcore_matrix::{Array, Layout, Tile};
 
+use super::orthonormal::Noise;
 use super::panel::{Columns, Panel, Source, put};
 
 /// Sums that are added to at once.
@@ -351,7 +352,10 @@ impl Tall {
     /// What a task holds of rows that are made of what it reads.
     fn made_bytes(&self) -> usize {
         match self.storage {
-            Storage::Rows(..) => 16 * self.cut.chunk * self.capacity,
+            Storage::Rows(ref parts, _) => {
+                let columns: usize = parts.iter().map(|(_, offsets)| offsets.len()).sum();
+                16 * self.cut.chunk * columns.max(self.capacity)
+            }
             Storage::Memory(..) | Storage::Scratch(_) => {
                 copied_bytes(self.real, &self.cut, self.capacity)
             }
@@ -525,6 +529,46 @@ impl Tall {
         }
     }
 
+    /// Appends columns of noise to those that lie row after row.
+    pub(super) fn append_noise(
+        &mut self,
+        columns: usize,
+        noise: &mut Noise,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        let (shape, real) = ([self.rows as u64, columns as u64], self.real);
+        let made = Array::temporary(&self.session, real.into(), &shape, Order::Row)?;
+        let (mut plan, drawn) = (Plan::new("noise"), *noise);
+        let extent = plan.extent(made.extent());
+        let tile = |range: &Range<usize>| {
+            let rows = range.start as u64..range.end as u64;
+            made.layout().tile(extent, rows, 0..shape[1])
+        };
+        let panels: Vec<_> = self.ranges().map(|range| tile(&range).region).collect();
+        let bytes = panels.iter().map(|region| region.bytes()).max();
+        made.cleared_for(&mut plan, extent, panels.into_iter(), bytes.unwrap_or(1));
+        for range in self.ranges() {
+            let (tile, cut) = (tile(&range), self.cut);
+            let task = Task::new("noise").held(8 * cut.chunk * columns);
+            plan.task(task.write(tile.region).run(move |cx| {
+                for chunk in cut.chunks(&range) {
+                    let rows = range.start + chunk.start..range.start + chunk.end;
+                    let from = drawn.rows(rows, columns);
+                    with_real!(real, T => {
+                        let into = tile.of_mut::<T>(&mut cx.blocks[0])?;
+                        put(from.as_ref(), into.subrows_mut(chunk.start, chunk.len()));
+                    });
+                }
+                Ok(())
+            }));
+        }
+        let fraction = stage.fraction();
+        stage.run(plan, fraction)?;
+        noise.made += columns as u64;
+        self.append_rows(made, vec![0.0; columns]);
+        Ok(())
+    }
+
     /// V^T V.
     pub(super) fn gram(&self, stage: &mut Stage) -> Result<Mat<f64>> {
         let (used, blas) = (self.used, self.session.blas().clone());
@@ -620,7 +664,8 @@ impl Tall {
         Ok(std::mem::replace(&mut *found.locked(), Mat::new()))
     }
 
-    /// The first columns become V Y, those of `kept` come after them, and there are no others.
+    /// The first columns become V Y, those of `kept` come after them, and there are no others. Of those
+    /// that lie row after row all do, whenever they are read.
     pub(super) fn rotate(
         &mut self,
         y: MatRef<'_, f64>,
@@ -635,8 +680,9 @@ impl Tall {
         );
         let y = Arc::new(y.to_owned());
         if let Storage::Rows(_, turn) = &mut self.storage {
-            assert!(kept.is_empty() && turn.is_none(), "all columns, once");
-            *turn = Some(y);
+            assert!(kept.is_empty() && depth == self.used, "all columns");
+            let before = turn.take();
+            *turn = Some(before.map_or(Arc::clone(&y), |before| Arc::new(&*before * &*y)));
             self.used = used;
             return Ok(());
         }

@@ -20,6 +20,9 @@ const ROUNDING: f64 = 256.0;
 /// The least square of a singular value of unit vectors that are made orthonormal at once.
 const INDEPENDENT: f64 = 1e-2;
 
+/// The same of one that is along others: nothing is left of it but rounding.
+const DEPENDENT: f64 = 1e-10;
+
 /// What a search has found, with the left vectors; right ones are its vectors.
 pub(super) struct Left {
     pub(super) left: Tall,
@@ -56,28 +59,28 @@ pub(super) fn triplets<O: Operator>(
     planned: &Planned,
     stage: &mut Stage,
 ) -> Result<Left> {
-    if let (Some(chunk), Some(rows)) = (planned.chunk_by_rows, operator.by_rows()) {
-        let layout = planned.left.expect("triplets have left vectors");
-        let parts = (operator, rows);
-        if let Some(left) = by_rows(session, parts, found, layout, chunk, stage)? {
-            return Ok(left);
-        }
+    if let (Some(chunk), Some(rows)) = (planned.chunk_by_rows, operator.by_rows())
+        && let Some(left) = by_rows(session, (operator, rows), found, planned, chunk, stage)?
+    {
+        return Ok(left);
     }
     column_by_column(session, operator, found, planned, stage)
 }
 
 /// All of A V goes to scratch and stays there as it is until left vectors are written. Its Gram matrix
-/// says what makes it orthonormal, where no value is so small that its vector is rounding: nothing
-/// then. Of the residuals A^T U - V S, A^T A V is what another pass has; it changes as A V does.
+/// says what makes it orthonormal. Where a value is so small that its vector is rounding, columns are
+/// made one after another instead: nothing then. If these have no room, noise takes its place. Of the
+/// residuals A^T U - V S, A^T A V is what another pass has; it changes as A V does.
 fn by_rows<O: Operator>(
     session: &Session,
     (operator, rows): (&O, &dyn RowProduct),
     found: &mut Found,
-    layout: TallLayout,
+    planned: &Planned,
     chunk: usize,
     stage: &mut Stage,
 ) -> Result<Option<Left>> {
     let ([_, n], count) = (operator.shape(), found.values.len());
+    let layout = planned.left.expect("triplets have left vectors");
     let mut left = Tall::of_rows(session, layout);
     let images = TallLayout::in_scratch(layout.real, n, count);
     let mut images = Tall::new(session, images, stage)?;
@@ -98,33 +101,19 @@ fn by_rows<O: Operator>(
         found.products += 2;
         stage.reach(0.9 + 0.08 * columns.end as f64 / count as f64);
     }
-    let gram = left.gram(stage)?;
-    let lengths: Vec<f64> = (0..count).map(|at| gram[(at, at)].sqrt()).collect();
-    let largest = lengths.iter().fold(0.0, |a: f64, b| a.max(*b));
-    let least = ROUNDING * operator.epsilon() * largest;
-    if !lengths.iter().all(|length| *length > least) {
+    let mut factors = Factors::new(&left.gram(stage)?, operator.epsilon())?;
+    if !factors.are_told && planned.chunk > 0 {
         return Ok(None);
     }
-    let unit = Mat::from_fn(count, count, |i, j| {
-        gram[(i, j)] / (lengths[i] * lengths[j])
-    });
-    let eigen = kernels::eigh(unit.as_ref(), None)?;
-    if !eigen.values.iter().all(|square| *square > INDEPENDENT) {
-        return Ok(None);
+    if !factors.are_told {
+        factors = factors.with_noise(&mut left, stage)?;
     }
-    // A V = Q R, with R = E^1/2 Y^T D where the unit Gram matrix is Y E Y^T.
-    let root = |at: usize| eigen.values[at].sqrt();
-    let factor = Mat::from_fn(count, count, |i, j| {
-        root(i) * eigen.vectors[(j, i)] * lengths[j]
-    });
-    let inverse = Mat::from_fn(count, count, |i, j| {
-        eigen.vectors[(i, j)] / (lengths[i] * root(j))
-    });
-    let small = kernels::svd(factor.as_ref())?;
+    let small = kernels::svd(factors.factor.as_ref())?;
     let along = ascending(&small.right);
-    let into = &inverse * ascending(&small.left);
-    left.rotate(into.as_ref(), 0..0, stage)?;
-    images.rotate(into.as_ref(), 0..0, stage)?;
+    let rotated = |by: MatRef<'_, f64>| by * ascending(&small.left);
+    left.rotate(rotated(factors.left.as_ref()).as_ref(), 0..0, stage)?;
+    let of_images = rotated(factors.inverse.subrows(0, count));
+    images.rotate(of_images.as_ref(), 0..0, stage)?;
     found.vectors.rotate(along.as_ref(), 0..0, stage)?;
     let values: Vec<f64> = small.values.into_iter().rev().collect();
     let mut residuals = Vec::with_capacity(count);
@@ -133,10 +122,118 @@ fn by_rows<O: Operator>(
         let v = found.vectors.columns(columns.clone(), stage)?;
         residuals.extend(differences(&image, v.as_ref(), &values[columns]));
     }
+    // Noise has no image. What A^T makes of it, beyond all that A makes of V, is no longer than what
+    // noise is in the place of.
+    residuals[..factors.lost].fill(factors.lost_length);
     Ok(Some(Left {
         left,
         values,
         residuals,
+    }))
+}
+
+/// A V = Q R: what its Gram matrix tells of both.
+struct Factors {
+    /// R.
+    factor: Mat<f64>,
+    /// Q is A V, and noise beside it, times this.
+    inverse: Mat<f64>,
+    /// What is left of that to do for them.
+    left: Mat<f64>,
+    /// Whether all columns of Q are told well.
+    are_told: bool,
+    /// The last columns of Q that are not told at all, and no longer than this in A V.
+    lost: usize,
+    lost_length: f64,
+}
+
+impl Factors {
+    fn new(gram: &Mat<f64>, epsilon: f64) -> Result<Factors> {
+        let count = gram.nrows();
+        let lengths: Vec<f64> = (0..count).map(|at| gram[(at, at)].sqrt()).collect();
+        let largest = lengths.iter().fold(0.0, |a: f64, b| a.max(*b));
+        let least = ROUNDING * epsilon * largest;
+        let known: Vec<usize> = (0..count).filter(|&at| lengths[at] > least).collect();
+        let unit = Mat::from_fn(known.len(), known.len(), |i, j| {
+            let [i, j] = [known[i], known[j]];
+            gram[(i, j)] / (lengths[i] * lengths[j])
+        });
+        let eigen = kernels::eigh(unit.as_ref(), None)?;
+        let kept: Vec<usize> = (0..known.len())
+            .filter(|&at| eigen.values[at] > DEPENDENT)
+            .collect();
+        // R = E^1/2 Y^T D where the unit Gram matrix is Y E Y^T.
+        let (mut factor, mut inverse) = (Mat::zeros(count, count), Mat::zeros(count, count));
+        for (at, &direction) in kept.iter().enumerate() {
+            let root = eigen.values[direction].sqrt();
+            for (of_known, &column) in known.iter().enumerate() {
+                let along = eigen.vectors[(of_known, direction)];
+                factor[(at, column)] = root * along * lengths[column];
+                inverse[(column, at)] = along / (lengths[column] * root);
+            }
+        }
+        let is_independent = eigen.values.iter().all(|square| *square > INDEPENDENT);
+        let dropped = if kept.len() < known.len() {
+            DEPENDENT.sqrt() * largest
+        } else {
+            0.0
+        };
+        let short = lengths.iter().filter(|length| **length <= least);
+        Ok(Factors {
+            factor,
+            left: inverse.clone(),
+            inverse,
+            are_told: is_independent && known.len() == count,
+            lost: count - kept.len(),
+            lost_length: short.fold(dropped, |a, b| a.max(*b)),
+        })
+    }
+
+    /// Q is made orthonormal to rounding, noise in the place of the columns that are lost.
+    fn with_noise(mut self, a_v: &mut Tall, stage: &mut Stage) -> Result<Factors> {
+        let (count, lost) = (self.factor.nrows(), self.lost);
+        if lost > 0 {
+            let mut noise = Noise {
+                seed: u64::MAX,
+                made: 0,
+            };
+            a_v.append_noise(lost, &mut noise, stage)?;
+            let gram = a_v.gram(stage)?;
+            // Less what of noise is along Q.
+            let q = self.inverse.subcols(0, count - lost);
+            let along = q.transpose() * gram.submatrix(0, count, count, lost);
+            let rest = gram.submatrix(count, count, lost, lost) - along.transpose() * &along;
+            let whitened = inverse_root(rest.as_ref())?;
+            let beyond = -(q * &along * &whitened);
+            let mut inverse = Mat::zeros(count + lost, count);
+            inverse
+                .submatrix_mut(0, 0, count, count - lost)
+                .copy_from(q);
+            inverse
+                .submatrix_mut(0, count - lost, count, lost)
+                .copy_from(beyond);
+            inverse
+                .submatrix_mut(count, count - lost, lost, lost)
+                .copy_from(whitened);
+            self.inverse = inverse;
+        }
+        // Once more, with sums of what is orthonormal but for the rounding of the first ones.
+        a_v.rotate(self.inverse.as_ref(), 0..0, stage)?;
+        let gram = a_v.gram(stage)?;
+        let again = inverse_root(gram.as_ref())?;
+        // E^1/2 Y^T = (Y E^-1/2)^T G.
+        self.factor = again.transpose() * gram * &self.factor;
+        self.inverse = &self.inverse * &again;
+        self.left = again;
+        Ok(self)
+    }
+}
+
+/// What makes columns of this Gram matrix orthonormal.
+fn inverse_root(gram: MatRef<'_, f64>) -> Result<Mat<f64>> {
+    let eigen = kernels::eigh(gram, None)?;
+    Ok(Mat::from_fn(gram.nrows(), gram.ncols(), |i, j| {
+        eigen.vectors[(i, j)] / eigen.values[j].sqrt()
     }))
 }
 
