@@ -27,6 +27,8 @@ Rows = npt.NDArray[Any]
 
 SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
+ITERATED_ROWS = 1024
+
 WAIT_SECONDS = 0.05
 """Between two looks at whether Ctrl-C was pressed."""
 
@@ -316,10 +318,16 @@ class Table:
         if numbers.size == 0:
             numbers = numbers.astype(np.int64)
         if numbers.dtype.kind == "i" and (numbers < 0).any():
+            if numbers.min() < -self._rows:
+                raise ArgumentError(f"{self.name}: row {numbers.min()} of {self._rows}")
             numbers = numbers.astype(np.int64)
             numbers = np.where(numbers < 0, numbers + self._rows, numbers)
         rows = _look_up(Feature(self._number, numbers.ravel()), self)
         return rows.reshape(*numbers.shape, self.dim)
+
+    def __iter__(self) -> Iterator[Rows]:
+        for first in range(0, self._rows, ITERATED_ROWS):
+            yield from self[first : first + ITERATED_ROWS]
 
     def keep(self, ids: npt.ArrayLike) -> int:
         """Keeps rows in memory whatever else is looked up, such as those that a profile found to be looked up most.
@@ -354,13 +362,20 @@ class Table:
         rows : array
             n x elements.
         delta : int, optional
-            Number of this update in a series that may be sent again: one that is not above the last one changes nothing.
+            Number of this update in a series that may be sent again, from 1 on: one that is not above the last one changes
+            nothing.
 
         Returns
         -------
         bool
             False for a delta that was applied before.
+
+        Raises
+        ------
+        ArgumentError, ShapeError, NoSpaceError, DeviceError
         """
+        if delta is not None and not 1 <= delta < 1 << 64:
+            raise ArgumentError(f"{self.name}: delta={delta!r} must be a whole number from 1 on")
         numbers = np.ascontiguousarray(_integers(ids, "ids"), np.int64)
         if numbers.ndim != 1 or (numbers.size and numbers.min() < 0):
             raise ArgumentError(f"{self.name}: ids are row numbers from 0 on, one-dimensional")
@@ -486,14 +501,18 @@ class TableSet:
             if table not in self.names:
                 raise ArgumentError(f"no table {table!r} in the set; it has {', '.join(self.names[:8])}")
             table = self.names.index(table)
+        if not -len(self) <= table < len(self):
+            raise ArgumentError(f"no table {table} in the set of {len(self)}")
         return self._tables[table]
 
-    def look_up(self, features: Features, *, concatenate: bool = False) -> Any:
+    def look_up(self, features: Features, *, time: int | None = None, concatenate: bool = False) -> Any:
         """Looks features up, with all reads in flight at once.
 
         Parameters
         ----------
         features : sequence of Feature, or JaggedBatch
+        time : int, optional
+            What `announce` or `prefetch` returned for these features.
         concatenate : bool
             Whether the results are one array, side by side, as the first layer of a network takes them.
 
@@ -511,18 +530,17 @@ class TableSet:
         """
         asked = self._asked(features)
         results, places = asked.results(concatenate)
-        return _checked(self._served.native.look_up(asked.native, places, None), results)
+        return _checked(self._served.native.look_up(asked.native, places, time), results)
 
     def submit(self, features: Features, *, time: int | None = None, concatenate: bool = False) -> PendingLookUp:
-        """The same on a thread of the set, while the caller computes. `time` is what `announce` or `prefetch` returned for these
-        features."""
+        """The same on a thread of the set, while the caller computes."""
         asked = self._asked(features)
         results, places = asked.results(concatenate)
         return PendingLookUp(self._served.native.submit(asked.native, places, time), results)
 
     def announce(self, features: Features) -> int:
         """Tells what will be looked up: of the rows in memory, those stay that are looked up next. What it returns is passed to
-        `submit`, in the order of the announcements. Takes 96 bytes of memory for each id until then.
+        `look_up` or `submit`, in the order of the announcements. Takes 96 bytes of memory for each id until then.
 
         Raises
         ------
@@ -536,7 +554,13 @@ class TableSet:
 
     def prefetch(self, features: Features) -> int:
         """Reads rows into memory that are looked up soon, where they stay until then if there is room, and waits for the reads.
-        What it returns is passed to `submit`, in the order of the prefetches."""
+        What it returns is passed to `look_up` or `submit`, in the order of the prefetches; until then, or `withdraw`, it takes
+        96 bytes of memory for each id.
+
+        Raises
+        ------
+        ArgumentError, OverBudgetError, DeviceError, CorruptError
+        """
         return self._served.native.prefetch(self._asked(features).native)
 
     def train(
@@ -557,7 +581,7 @@ class TableSet:
         features : sequence of Feature, or JaggedBatch
             What was looked up, of modes "sum" and "mean" or without bags.
         gradients : sequence of arrays, or array
-            Of each result: bags x elements; or of results side by side, bags x elements of all features.
+            Of each result: bags x elements; or of results side by side, bags x elements of all features. As float32.
         optimizer : {"sgd", "rowwise_adagrad", "adam"}
             That for which the tables were made: `torch.optim.SGD`, FBGEMM's exact row-wise Adagrad, `torch.optim.SparseAdam`.
         lr : float
@@ -584,9 +608,14 @@ class TableSet:
                 raise ShapeError(f"gradients of {gradients.shape[1]} elements for features of {sum(dims)} side by side")
             gradients = np.split(gradients, np.cumsum(dims[:-1]), axis=1)
         given = orders or [None] * len(features)
+        if not len(gradients) == len(given) == len(features):
+            raise ShapeError(f"{len(gradients)} gradients and {len(given)} orders for {len(features)} features")
         asked = []
         for feature, gradient, order in zip(features, gradients, given, strict=True):
-            native = _Asked.of(feature, self[feature.table]).native
+            table, gradient = self[feature.table], np.asarray(gradient)
+            if gradient.ndim < 2 or gradient.shape[-1] != table.dim:
+                raise ShapeError(f"{table.name}: gradients have shape {gradient.shape}, not bags x {table.dim}")
+            native = _Asked.of(feature, table).native
             permutation = None if order is None else np.ascontiguousarray(order, np.int64)
             asked.append((native, np.ascontiguousarray(gradient, np.float32), permutation))
         self._served.native.train(asked, optimizer, lr, betas, eps)

@@ -10,7 +10,8 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from numbers import Integral
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -140,7 +141,10 @@ def create(
     Those of `pack`.
     """
     session = session or default_session()
-    rows = _Rows.filled(source, init) if isinstance(source, tuple) else _Rows.of(source, tensor, session)
+    if isinstance(source, tuple) and all(isinstance(size, Integral) for size in source):
+        rows = _Rows.filled(cast(tuple[int, int], source), init)
+    else:
+        rows = _Rows.of(cast(Any, source), tensor, session)
     rows.within(session)
     encoding = "float32" if optimizer else rows.encoding
     writer = _native.RowWriter.versioned(session._inner, full_path(path), rows.count, rows.dim, encoding, optimizer)
@@ -170,7 +174,8 @@ def export(
     """
     session = session or default_session()
     rows = _Rows.of(source, None, session).within(session)
-    assert rows.table is not None
+    if rows.table is None:
+        raise ArgumentError(f"{source!r} is exported from a table, which `pack` makes of it")
     kind = _dtype(dtype) or rows.table.dtype
     name, ending = full_path(path), os.path.splitext(os.fsdecode(path))[1]
     if ending not in (".npy", ".safetensors", ".pt", ".pth"):

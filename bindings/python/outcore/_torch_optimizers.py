@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
 
-from ._embedding import Optimizer, _Served
+from ._embedding import Optimizer
+from ._native import TrainingStep
 from ._torch_tables import _OnTable
 from .errors import ArgumentError
 
@@ -34,17 +36,26 @@ class _OfTables(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            of_tables: dict[tuple[_Served, int], list[_OnTable]] = {}
-            for module in (self._modules[id(handle)] for handle in group["params"]):
-                of_tables.setdefault((module.table._served, module.table._number), []).append(module)
-            # One table after another: where one fails, the gradients of those before it have been used up.
-            for (served, _), modules in of_tables.items():
-                gradients = [gradient for module in modules for gradient in module._gradients]
-                served.native.train(gradients, self.name, group["lr"], group.get("betas", (0.0, 0.0)), group.get("eps", 0.0))
-                for module in modules:
-                    module._gradients.clear()
+        served = {id(module.table._served): module.table._served for module in self._modules.values()}
+        with ExitStack() as steps:
+            # A commit has all of the step or nothing.
+            native = {key: one.native.step() for key, one in served.items()}
+            for step in native.values():
+                steps.callback(step.end)
+            for group in self.param_groups:
+                self._change(group, native)
         return loss
+
+    def _change(self, group: dict[str, Any], steps: dict[int, TrainingStep]) -> None:
+        of_tables: dict[tuple[int, int], list[_OnTable]] = {}
+        for module in (self._modules[id(handle)] for handle in group["params"]):
+            of_tables.setdefault((id(module.table._served), module.table._number), []).append(module)
+        # One table after another: where one fails, the gradients of those before it have been used up.
+        for (served, _), modules in of_tables.items():
+            gradients = [gradient for module in modules for gradient in module._gradients]
+            steps[served].train(gradients, self.name, group["lr"], group.get("betas", (0.0, 0.0)), group.get("eps", 0.0))
+            for module in modules:
+                module._gradients.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops gradients."""

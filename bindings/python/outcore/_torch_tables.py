@@ -26,6 +26,8 @@ STORED = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: 
 """What NumPy sees of a tensor's memory."""
 WRITTEN_ROWS = 1 << 14
 """Of a weight that is loaded, at a time."""
+MOST_AHEAD = 100
+"""Look-ups that are submitted and not used yet."""
 
 
 class _LookedUp(NamedTuple):
@@ -59,7 +61,7 @@ class _OnTable(nn.Module, ABC):
             raise ArgumentError(f"results are of float32, float16 or bfloat16, not of {wanted}")
         self.dtype = wanted
         self.stall_seconds = 0.0
-        """Time that calls have waited for rows, of look-ups that were submitted before."""
+        """Time that calls have waited for rows."""
         self._ahead: deque[_Submitted] = deque()
         self._loading: list[PendingLookUp] = []
         if self.table.writable and wanted != torch.float32:
@@ -113,6 +115,10 @@ class _OnTable(nn.Module, ABC):
             self._loading = [one for one in self._loading if not one.done()]
             self._loading.append(PendingLookUp(self.table._served.native.submit_load([asked.native]), []))
             return
+        if len(self._ahead) == MOST_AHEAD:
+            raise ArgumentError(
+                f"{MOST_AHEAD} look-ups of {self.table.name} were submitted and not used: what is submitted is passed to the module, too"
+            )
         native = self.table._served.native.submit([asked.native], [asked.place], None)
         self._ahead.append(_Submitted(given, _versions(given), PendingLookUp(native, [asked.out])))
 

@@ -104,7 +104,7 @@ mod _native {
     #[pymodule_export]
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]
-    use crate::tables::{PendingLookUp, RowWriter, Tables};
+    use crate::tables::{PendingLookUp, RowWriter, Tables, TrainingStep};
     #[pymodule_export]
     use crate::topics::{
         TopicScales, topic_catchwords, topic_co_occurrences, topic_kept, topic_sum_digits,

@@ -1,11 +1,13 @@
 //! Embedding tables.
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use numpy::{
     PyArrayDescrMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods,
 };
+use outcore::device::Locked;
 use outcore::tables::placement::Placement;
 use outcore::tables::{
     Bags, Failure, Feature, Gradient, Ids, JaggedBatch, Opening, Optimizer, Out, PolicyKind,
@@ -229,30 +231,17 @@ impl Tables {
         eps: f64,
     ) -> PyResult<()> {
         let set = self.0.get()?;
-        let named: Optimizer = optimizer
-            .parse()
-            .map_err(|error: outcore::tables::UnknownOptimizer| wrong(error.to_string()))?;
-        let optimizer = match named {
-            Optimizer::Sgd => named,
-            Optimizer::RowwiseAdagrad { .. } => Optimizer::RowwiseAdagrad { eps },
-            Optimizer::Adam { .. } => Optimizer::Adam { betas, eps },
-        };
-        let own = asked
-            .iter()
-            .map(|(feature, gradient, _)| Ok((OwnFeature::of(feature)?, floats(gradient)?)))
-            .collect::<PyResult<Vec<(OwnFeature, Buf)>>>()?;
-        let gradients = own
-            .iter()
-            .zip(&asked)
-            .map(|((own, of_bags), (_, _, order))| {
-                Ok(Gradient {
-                    feature: own.feature(),
-                    of_bags: bytemuck::cast_slice(of_bags),
-                    order: order.as_ref().map(|order| order.as_slice()).transpose()?,
-                })
-            })
-            .collect::<PyResult<Vec<Gradient<'_>>>>()?;
-        interruptible(py, |go_on| set.train(&gradients, &optimizer, rate, go_on))
+        let how = (optimizer, betas, eps);
+        trained(py, asked, how, |gradients, optimizer, go_on| {
+            set.train(gradients, optimizer, rate, go_on)
+        })
+    }
+
+    /// Begins a step of several calls.
+    fn step(&self, py: Python<'_>) -> PyResult<TrainingStep> {
+        let set = self.0.get()?;
+        let step = interruptible(py, |go_on| set.step(go_on))?;
+        Ok(TrainingStep(Owned::new(Mutex::new(Some(step)))))
     }
 
     /// Sets rows; false for a delta that has been applied.
@@ -325,16 +314,78 @@ impl Tables {
         + 'static,
     ) -> PyResult<PendingLookUp> {
         let pending = self.0.get()?.submit(work).map_err(to_python)?;
-        let taken = std::sync::Mutex::new(Some(pending));
+        let taken = Mutex::new(Some(pending));
         Ok(PendingLookUp(Owned::new(taken)))
+    }
+}
+
+/// Gradients of features for an optimizer, in `train`.
+fn trained(
+    py: Python<'_>,
+    asked: Vec<AskedGradient<'_>>,
+    (optimizer, betas, eps): (&str, (f64, f64), f64),
+    train: impl FnOnce(&[Gradient<'_>], &Optimizer, &mut dyn FnMut() -> bool) -> outcore::Result<()>
+    + Send,
+) -> PyResult<()> {
+    let named: Optimizer = optimizer
+        .parse()
+        .map_err(|error: outcore::tables::UnknownOptimizer| wrong(error.to_string()))?;
+    let optimizer = match named {
+        Optimizer::Sgd => named,
+        Optimizer::RowwiseAdagrad { .. } => Optimizer::RowwiseAdagrad { eps },
+        Optimizer::Adam { .. } => Optimizer::Adam { betas, eps },
+    };
+    let own = asked
+        .iter()
+        .map(|(feature, gradient, _)| Ok((OwnFeature::of(feature)?, floats(gradient)?)))
+        .collect::<PyResult<Vec<(OwnFeature, Buf)>>>()?;
+    let gradients = own
+        .iter()
+        .zip(&asked)
+        .map(|((own, of_bags), (_, _, order))| {
+            Ok(Gradient {
+                feature: own.feature(),
+                of_bags: bytemuck::cast_slice(of_bags),
+                order: order.as_ref().map(|order| order.as_slice()).transpose()?,
+            })
+        })
+        .collect::<PyResult<Vec<Gradient<'_>>>>()?;
+    interruptible(py, |go_on| train(&gradients, &optimizer, go_on))
+}
+
+/// A step of training, which a commit has whole or not at all.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct TrainingStep(Owned<Mutex<Option<outcore::tables::TrainingStep>>>);
+
+#[pymethods]
+impl TrainingStep {
+    #[allow(clippy::too_many_arguments, reason = "arguments of Python")]
+    fn train(
+        &self,
+        py: Python<'_>,
+        asked: Vec<AskedGradient<'_>>,
+        optimizer: &str,
+        rate: f64,
+        betas: (f64, f64),
+        eps: f64,
+    ) -> PyResult<()> {
+        let step = self.0.get()?.locked();
+        let step = step.as_ref().ok_or_else(|| wrong("the step has ended"))?;
+        let how = (optimizer, betas, eps);
+        trained(py, asked, how, |gradients, optimizer, go_on| {
+            step.train(gradients, optimizer, rate, go_on)
+        })
+    }
+
+    fn end(&self) -> PyResult<()> {
+        self.0.get()?.locked().take();
+        Ok(())
     }
 }
 
 /// A look-up in progress.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct PendingLookUp(
-    Owned<std::sync::Mutex<Option<outcore::tables::Pending<Vec<Failure>>>>>,
-);
+pub(crate) struct PendingLookUp(Owned<Mutex<Option<outcore::tables::Pending<Vec<Failure>>>>>);
 
 #[pymethods]
 impl PendingLookUp {
@@ -624,7 +675,7 @@ impl Call {
 
 /// Writes a table, row by row.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct RowWriter(Owned<std::sync::Mutex<Option<TableWriter>>>);
+pub(crate) struct RowWriter(Owned<Mutex<Option<TableWriter>>>);
 
 #[pymethods]
 impl RowWriter {
@@ -743,7 +794,7 @@ impl RowWriter {
         create: impl FnOnce() -> outcore::Result<TableWriter> + Send,
     ) -> PyResult<RowWriter> {
         let writer = py.detach(create).map_err(to_python)?;
-        Ok(RowWriter(Owned::new(std::sync::Mutex::new(Some(writer)))))
+        Ok(RowWriter(Owned::new(Mutex::new(Some(writer)))))
     }
 
     fn with(

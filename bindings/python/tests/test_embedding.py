@@ -119,6 +119,16 @@ def test_rows_as_torch_embedding(table: Table, weight: np.ndarray) -> None:
     assert (ours.num_embeddings, ours.embedding_dim, len(table), table.shape) == (ROWS, DIM, ROWS, (ROWS, DIM))
 
 
+def test_a_table_is_a_sequence_of_rows(table: Table, weight: np.ndarray, session: oc.Session) -> None:
+    same(list(table), weight)
+    same(table[[-1, -ROWS]], weight[[-1, -ROWS]])
+    for row in (ROWS, -ROWS - 1):
+        with pytest.raises(errors.ArgumentError, match=str(row)):
+            table[row]
+    with pytest.raises(errors.ArgumentError, match="table 99 in the set of 1"):
+        TableSet([table], session=session).look_up([Feature(99, [0])])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_tables_have_half_results(tmp_path: Path, session: oc.Session, weight: np.ndarray, dtype: torch.dtype) -> None:
     from outcore import embedding
@@ -476,7 +486,10 @@ def test_memory_of_announcements_is_counted_and_comes_back(tmp_path: Path, weigh
         first.close()
     with pytest.raises(errors.OverBudgetError, match="rows that will be looked up"):
         list(embedding.look_ahead(tables, (ids for _ in range(9)), lambda ids: [Feature(0, ids)], steps=1, known=9))
-    assert (tables.look_up([Feature(0, ids)])[0] == weight[ids]).all()
+    # Look-ups that were prefetched give it back, too.
+    for _ in range(20):
+        features = [Feature(0, ids)]
+        assert (tables.look_up(features, time=tables.prefetch(features))[0] == weight[ids]).all()
 
 
 @pytest.mark.parametrize(
@@ -581,6 +594,15 @@ def test_ids_that_were_changed_after_they_were_submitted_are_looked_up_again(tab
     rows.submit(uncounted)
     same(rows(uncounted), weight[:6])
     assert not rows._ahead
+
+
+def test_look_ups_that_are_submitted_and_never_used_are_refused(table: Table) -> None:
+    bag = oct.EmbeddingBag(table)
+    ids = torch.arange(8).reshape(2, 4)
+    with pytest.raises(errors.ArgumentError, match="submitted and not used"):
+        for _ in range(1000):
+            bag.submit(ids)
+            bag(ids.clone())
 
 
 def test_weights_that_need_a_gradient_are_refused(table: Table) -> None:
@@ -766,6 +788,9 @@ def test_checkpoints_are_packed_and_tables_exported(tmp_path: Path, session: oc.
     assert not list(tmp_path.glob("*.unfinished"))
     with pytest.raises(errors.ArgumentError, match=r"exported to a \.npy"):
         embedding.export(half, tmp_path / "out.txt", session=session)
+    torch.save(model["user"].state_dict(), tmp_path / "user.pt")
+    with pytest.raises(errors.ArgumentError, match="`pack` makes of it"):
+        embedding.export(tmp_path / "user.pt", tmp_path / "out.npy", session=session)
 
 
 def planted(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -161,6 +161,14 @@ def test_a_batch_of_features_trains_as_these_one_by_one(tmp_path: Path) -> None:
         tables.train(JaggedBatch(ids[1:], lengths=lengths, tables=[0, 1, 0]), gradient, "sgd", 0.1)
     with pytest.raises(ShapeError, match="side by side"):
         tables.train(batch, gradient[:, 1:], "sgd", 0.1)
+    # As many elements, but of other bags.
+    with pytest.raises(ShapeError, match="bags x"):
+        tables.train([Feature(0, [1, 2])], [np.zeros((DIM, 2), np.float32)], "sgd", 0.1)
+    with pytest.raises(ShapeError, match="1 gradients"):
+        tables.train(features, apart[:1], "sgd", 0.1)
+    for delta in (0, -1):
+        with pytest.raises(ArgumentError, match="from 1 on"):
+            tables[0].update([1], np.zeros((1, DIM)), delta=delta)
 
 
 def test_rows_that_are_submitted_are_there_and_are_trained_in_order(tmp_path: Path) -> None:

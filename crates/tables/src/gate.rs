@@ -1,4 +1,5 @@
-//! A lock of a table that is written: many look-ups share it, a step has it alone.
+//! A lock of a table that is written: many look-ups share it, a step has it alone. And one of a set:
+//! steps of several tables share it, and a commit has it alone while it takes what the tables are.
 //!
 //! Unlike `std::sync::RwLock` it asks a caller that waits whether to go on, since a step may take as long
 //! as the device needs. A step that waits keeps look-ups that come later waiting, so that it has its turn.
@@ -70,10 +71,24 @@ impl Gate {
     }
 }
 
+impl Gate {
+    /// Gives a share back that was [kept](Shared::keep).
+    pub(crate) fn leave(&self) {
+        self.holders.locked().shared -= 1;
+        self.changed.notify_all();
+    }
+}
+
+impl Shared<'_> {
+    /// Keeps the share until [`Gate::leave`].
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Shared<'_> {
     fn drop(&mut self) {
-        self.0.holders.locked().shared -= 1;
-        self.0.changed.notify_all();
+        self.0.leave();
     }
 }
 

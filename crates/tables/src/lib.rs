@@ -75,5 +75,5 @@ pub use pending::Pending;
 pub use pool::Out;
 pub use set::{Serving, Statistics, TableSet};
 pub use table::{Opening, Table};
-pub use training::Gradient;
+pub use training::{Gradient, TrainingStep};
 pub use writer::{TableWriter, write_packed};

@@ -28,6 +28,7 @@ use outcore_engine::cache::PolicyKind;
 
 use crate::call::{BLOCK, Call, Failure, WINDOWS};
 use crate::division::Division;
+use crate::gate::Gate;
 use crate::look_up::Feature;
 use crate::pending::{Pending, Pool};
 use crate::pool::{Out, Results};
@@ -82,6 +83,8 @@ pub(crate) struct Inner {
     pub(crate) service: Service,
     division: Division,
     threads: usize,
+    /// Shared by steps of training; alone, a commit begins.
+    pub(crate) steps: Gate,
     time: AtomicU64,
     /// Memory of what is known of look-ups to come, by their times.
     announced: Mutex<VecDeque<(u64, Reservation)>>,
@@ -237,6 +240,7 @@ impl TableSet {
             ids: AtomicU32::new(service.tables().len() as u32),
             service,
             threads: serving.readers,
+            steps: Gate::default(),
             time: AtomicU64::new(0),
             announced: Mutex::default(),
             _reading: reading,
@@ -287,12 +291,17 @@ impl TableSet {
         if pool.get().is_none() {
             let _ = pool.set(Pool::new(self.inner.threads)?);
         }
-        let set = TableSet {
-            inner: Arc::clone(&self.inner),
-            pool: None,
-        };
+        let set = self.handle();
         let pool = pool.get().expect("made above");
         Ok(pool.submit(move |go_on| work(&set, go_on)))
+    }
+
+    /// The same tables without the threads.
+    pub(crate) fn handle(&self) -> TableSet {
+        TableSet {
+            inner: Arc::clone(&self.inner),
+            pool: None,
+        }
     }
 
     /// Number of tables.

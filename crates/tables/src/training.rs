@@ -184,48 +184,21 @@ impl TableSet {
         rate: f64,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<()> {
-        let tables = self.inner.service.tables();
-        let held = |gradient: &Gradient<'_>| {
-            gradient.feature.held_bytes() + MEMBER_BYTES * gradient.feature.ids.len() as u64
-        };
-        let _numbers = (self.inner.service).hold_numbers(gradients.iter().map(held).sum())?;
-        let mut of_tables: BTreeMap<usize, Gradients<'_>> = BTreeMap::new();
-        for gradient in gradients {
-            let number = gradient.feature.table;
-            let table = &served(&tables, number)?.table;
-            let (versioned, name) = (written(table)?, table.name());
-            if versioned.description.optimizer != optimizer.name() {
-                let own = &versioned.description.optimizer;
-                return Err(Error::value(format!(
-                    "{name} was made to be trained by '{own}', not by '{}'",
-                    optimizer.name()
-                )));
-            }
-            let of_table = of_tables.entry(number).or_insert_with(|| Gradients {
-                members: Vec::new(),
-                features: Vec::new(),
-            });
-            of_table.add(*gradient, table)?;
-        }
-        for (number, mut gradients) in of_tables {
-            let dim = tables[number].table.dim();
-            let (rows, members) = gradients.rows();
-            let mut sum = vec![0.0; dim];
-            let mut step = Step::begin(self, &tables, number, go_on)?;
-            let update = optimizer.update(rate, step.writer.description.steps + 1);
-            step.change(&rows, go_on, &mut |number, record| {
-                gradients.sum(members[number].clone(), &mut sum);
-                let record: &mut [f32] = bytemuck::cast_slice_mut(record);
-                let (row, state) = record.split_at_mut(dim);
-                update.apply(row, state, &sum);
-            })?;
-            step.writer.description.steps += 1;
-        }
-        Ok(())
+        self.step(go_on)?.train(gradients, optimizer, rate, go_on)
+    }
+
+    /// Begins a step that takes several calls: a [`commit`](TableSet::commit) has all of them or none. On the
+    /// thread that has one, neither commit nor begin another.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`].
+    pub fn step(&self, go_on: &mut dyn FnMut() -> bool) -> Result<TrainingStep> {
+        self.inner.steps.shared(go_on)?.keep();
+        Ok(TrainingStep(self.handle()))
     }
 
     /// Sets rows to these elements; their state for training stays. `delta` numbers updates that may come
-    /// again: one whose number is not above that of the last one changes nothing, and the answer is
+    /// again, from 1 on: one whose number is not above that of the last one changes nothing, and the answer is
     /// false.
     ///
     /// ```
@@ -279,6 +252,12 @@ impl TableSet {
         last.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
         last.dedup_by_key(|(row, _)| *row);
         let (rows, places): (Vec<u64>, Vec<usize>) = last.into_iter().unzip();
+        if delta == Some(0) {
+            return Err(Error::value(format!(
+                "{}: updates are numbered from 1 on",
+                of.name()
+            )));
+        }
         let mut step = Step::begin(self, &tables, table, go_on)?;
         if delta.is_some_and(|delta| delta <= step.writer.description.delta) {
             return Ok(false);
@@ -341,6 +320,7 @@ impl TableSet {
             .iter()
             .map(|versioned| versioned.committing.locked())
             .collect();
+        let between_steps = self.inner.steps.alone(go_on)?;
         let mut steps = Vec::with_capacity(ordered.len());
         for &number in &ordered {
             let mut step = Step::begin(self, &tables, number, go_on)?;
@@ -354,7 +334,7 @@ impl TableSet {
                 step.writer.versions.next(step.versioned.map(), description)
             })
             .collect();
-        drop(steps);
+        drop((steps, between_steps));
         let outcome = versions::commit(&next);
         let mut committed = BTreeMap::new();
         for ((next, versioned), &number) in next.into_iter().zip(versioned).zip(&ordered) {
@@ -363,6 +343,95 @@ impl TableSet {
         }
         outcome?;
         Ok(numbers.iter().map(|number| committed[number]).collect())
+    }
+}
+
+/// A step of training, until it is dropped.
+///
+/// ```
+/// # use outcore_core::{Session, Settings};
+/// # use outcore_tables::*;
+/// # fn main() -> outcore_core::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
+/// # let path = folder.path().join("table");
+/// # let mut writer =
+/// #     TableWriter::create_versioned(&session, &path, 2, 1, RowEncoding::F32, Some(&Optimizer::Sgd))?;
+/// # (0..2).try_for_each(|_| writer.write(&[0.0]))?;
+/// # writer.finish()?;
+/// # let opening = Opening { for_writing: true, ..Opening::default() };
+/// # let table = Table::open(&session, &[path], &opening)?;
+/// # let set = TableSet::new(&session, vec![table], Serving::default())?;
+/// # let feature = Feature {
+/// #     table: 0, ids: Ids::I32(&[1]), bags: Bags::Each, mode: Pooling::Sum, weights: None, padding: None,
+/// # };
+/// let gradient = Gradient { feature, of_bags: &[2.0], order: None };
+/// let step = set.step(&mut || true)?;
+/// step.train(&[gradient], &Optimizer::Sgd, 0.1, &mut || true)?;
+/// step.train(&[gradient], &Optimizer::Sgd, 0.2, &mut || true)?;
+/// drop(step);
+/// set.commit(&[0], &mut || true)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct TrainingStep(TableSet);
+
+impl TrainingStep {
+    /// A part of the step, as [`TableSet::train`].
+    ///
+    /// # Errors
+    /// As [`TableSet::train`].
+    pub fn train(
+        &self,
+        gradients: &[Gradient<'_>],
+        optimizer: &Optimizer,
+        rate: f64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
+        let tables = self.0.inner.service.tables();
+        let held = |gradient: &Gradient<'_>| {
+            gradient.feature.held_bytes() + MEMBER_BYTES * gradient.feature.ids.len() as u64
+        };
+        let _numbers = (self.0.inner.service).hold_numbers(gradients.iter().map(held).sum())?;
+        let mut of_tables: BTreeMap<usize, Gradients<'_>> = BTreeMap::new();
+        for gradient in gradients {
+            let number = gradient.feature.table;
+            let table = &served(&tables, number)?.table;
+            let (versioned, name) = (written(table)?, table.name());
+            if versioned.description.optimizer != optimizer.name() {
+                let own = &versioned.description.optimizer;
+                return Err(Error::value(format!(
+                    "{name} was made to be trained by '{own}', not by '{}'",
+                    optimizer.name()
+                )));
+            }
+            let of_table = of_tables.entry(number).or_insert_with(|| Gradients {
+                members: Vec::new(),
+                features: Vec::new(),
+            });
+            of_table.add(*gradient, table)?;
+        }
+        for (number, mut gradients) in of_tables {
+            let dim = tables[number].table.dim();
+            let (rows, members) = gradients.rows();
+            let mut sum = vec![0.0; dim];
+            let mut step = Step::begin(&self.0, &tables, number, go_on)?;
+            let update = optimizer.update(rate, step.writer.description.steps + 1);
+            step.change(&rows, go_on, &mut |number, record| {
+                gradients.sum(members[number].clone(), &mut sum);
+                let record: &mut [f32] = bytemuck::cast_slice_mut(record);
+                let (row, state) = record.split_at_mut(dim);
+                update.apply(row, state, &sum);
+            })?;
+            step.writer.description.steps += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TrainingStep {
+    fn drop(&mut self) {
+        self.0.inner.steps.leave();
     }
 }
 

@@ -272,6 +272,12 @@ fn updates_are_applied_once_and_readers_go_over_to_them() {
             .write_rows(0, &[8], &elements[..DIM], Some(3), go_on)
             .unwrap()
     );
+    // No update has the number that a new table has.
+    assert!(
+        writer
+            .write_rows(0, &[8], &elements[..DIM], Some(0), go_on)
+            .is_err()
+    );
     assert!(
         !writer
             .write_rows(0, &[8], &elements[..DIM], Some(2), go_on)
@@ -330,6 +336,59 @@ fn versions(tables: &[Table]) -> Vec<u64> {
         .iter()
         .map(|table| table.version().unwrap())
         .collect()
+}
+
+#[test]
+fn a_commit_has_steps_of_several_tables_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session_with(folder.path(), WrapDevice::default());
+    let paths = ["one", "two"].map(|name| folder.path().join(name));
+    let opening = |for_writing| Opening {
+        for_writing,
+        ..Opening::default()
+    };
+    let all = |for_writing| paths.clone().map(|path| (vec![path], opening(for_writing)));
+    paths
+        .iter()
+        .for_each(|path| create(&session, path, Some(&Optimizer::Sgd)));
+    let (set, ids) = (set_of(&session, &all(true)), [0]);
+    let gradients = [0, 1].map(|table| Gradient {
+        feature: Feature {
+            table,
+            ..each(&ids)
+        },
+        of_bags: &[-1.0; DIM],
+        order: None,
+    });
+    let steps = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while steps.load(std::sync::atomic::Ordering::Relaxed) {
+                set.train(&gradients, &Optimizer::Sgd, 1.0, &mut || true)
+                    .unwrap();
+                // As an optimizer that goes from table to table.
+                let step = set.step(&mut || true).unwrap();
+                for part in gradients.chunks(1) {
+                    step.train(part, &Optimizer::Sgd, 1.0, &mut || true)
+                        .unwrap();
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for _ in 0..40 {
+            set.commit(&[0, 1], &mut || true).unwrap();
+            let committed = set_of(&session, &all(false));
+            let [one, two] = [0, 1].map(|table| {
+                let mut row = [0; 4 * DIM];
+                committed
+                    .read_stored(table, &[0], &mut row, &mut || true)
+                    .unwrap();
+                row
+            });
+            assert_eq!(one, two);
+        }
+        steps.store(false, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 #[test]
