@@ -28,6 +28,7 @@ __all__ = [
     "StreamStore",
     "StreamWriter",
     "Tables",
+    "TrainingStep",
     "Team",
     "TopicScales",
     "Trace",

@@ -117,7 +117,8 @@ class _OnTable(nn.Module, ABC):
             return
         if len(self._ahead) == MOST_AHEAD:
             raise ArgumentError(
-                f"{MOST_AHEAD} look-ups of {self.table.name} were submitted and not used: what is submitted is passed to the module, too"
+                f"{MOST_AHEAD} look-ups of {self.table.name} were submitted and not used: "
+                "what is submitted is passed to the module, too"
             )
         native = self.table._served.native.submit([asked.native], [asked.place], None)
         self._ahead.append(_Submitted(given, _versions(given), PendingLookUp(native, [asked.out])))
