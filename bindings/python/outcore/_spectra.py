@@ -99,6 +99,9 @@ def convergence(
     A `tol` of 0 asks for residuals as small as rounding leaves them.
     """
     residuals, largest = found["residuals"], found["largest"]
+    # Vectors of products are squared; those of A^T A have squares already.
+    if 0 < largest < (1e-140 if "vectors" in found else 1e-70):
+        raise ArgumentError(f"the elements of A are too small to be squared in float64: its largest value is {largest:.1e}")
     exact = tol == 0 and found["has_converged"]
     converged = np.ones(len(residuals), np.bool_) if exact else residuals <= tol * largest
     if found["has_converged"]:

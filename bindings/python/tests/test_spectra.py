@@ -370,6 +370,15 @@ def test_operators_of_the_caller(rng: np.random.Generator) -> None:
         svds(lambda x: x, 3, shape=(30, 30))
 
 
+def test_values_that_cannot_be_squared_are_refused() -> None:
+    a = np.diag(np.arange(1.0, 401))
+    np.testing.assert_allclose(eigsh(1e-100 * a, 3)[0], [398e-100, 399e-100, 400e-100])
+    np.testing.assert_allclose(svds(1e-50 * a, 3)[1], [398e-50, 399e-50, 400e-50])
+    for search, scale in ((eigsh, 1e-170), (svds, 1e-90)):
+        with pytest.raises(errors.ArgumentError, match="too small to be squared"):
+            search(scale * a, 3)
+
+
 def test_wide_products_in_narrow_blocks(rng: np.random.Generator) -> None:
     """A basis of five blocks would hold fewer vectors than are wanted."""
     a = rng.standard_normal((300, 200))

@@ -185,9 +185,14 @@ impl<T: Real> DenseSearch<T> {
 
     /// What a task takes beside its blocks.
     fn task_bytes(&self) -> u64 {
-        let tile = self.tile(TILE_QUERIES);
-        let held = tile.held_bytes::<T>(self.rows.cols() as usize, self.session.blas());
-        (tile.scratch() * size_of::<T>() + held) as u64
+        let (d, blas) = (self.rows.cols() as usize, self.session.blas());
+        // With fewer queries a tile may have more rows, and take more.
+        let tiles = (0..TILE_QUERIES)
+            .step_by(32)
+            .map(|fewer| self.tile(TILE_QUERIES - fewer));
+        let bytes =
+            tiles.map(|tile| tile.scratch() * size_of::<T>() + tile.held_bytes::<T>(d, blas));
+        bytes.max().unwrap_or(0) as u64
     }
 
     /// A task that compares rows with queries, of those that look for their nearest only with those

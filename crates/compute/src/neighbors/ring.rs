@@ -334,7 +334,13 @@ impl<T: Real> RingSearch<T> {
     fn group_bytes(&self, slot_bytes: usize) -> u64 {
         let split = MemorySplit::new(&self.session);
         let all = self.queries.blocks(usize::MAX);
-        let (_, compared) = self.compared(&all);
+        let threads = self.session.threads() as u64;
+        let bytes = [
+            split.ring_compared_bytes(threads),
+            split.rounded_bytes(threads),
+        ];
+        let blas = self.session.blas();
+        let compared = threads * self.queries.most_compared_bytes(&all, bytes, blas);
         let slots = (self.ranks.slots() * slot_bytes) as u64;
         let passing = slots + compared + split.ring_reading_bytes();
         split

@@ -33,6 +33,8 @@ const DENSE_QUERIES: u64 = 1024;
 /// Queries and rows of a product, at most.
 const TILE_QUERIES: usize = 512;
 const TILE_ROWS: usize = 512;
+/// Numbers of queries of tiles that differ in what they take.
+const LEAST_QUERIES: usize = 32;
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -253,9 +255,29 @@ impl<T: Real> Blocks<T> {
         rounded_bytes: u64,
     ) -> NeighborTile {
         let queries = TILE_QUERIES.min(longest(parts).max(1));
+        self.tile_of(queries, compared_bytes, rounded_bytes)
+    }
+
+    fn tile_of(&self, queries: usize, compared_bytes: u64, rounded_bytes: u64) -> NeighborTile {
         let elements = compared_bytes as usize / size_of::<T>();
         let tile = NeighborTile::within(queries, TILE_ROWS, elements);
         tile.rounded_within::<T>(self.width() as usize, rounded_bytes as usize)
+    }
+
+    /// The most that a thread holds while it compares blocks of no more queries than these have: with
+    /// fewer queries a tile may have more rows, and take more.
+    pub(super) fn most_compared_bytes(
+        &self,
+        parts: &[BlockRows],
+        [compared_bytes, rounded_bytes]: [u64; 2],
+        blas: &Blas,
+    ) -> u64 {
+        let most = TILE_QUERIES.min(longest(parts).max(1));
+        let tiles = (0..most)
+            .step_by(LEAST_QUERIES)
+            .map(|fewer| self.tile_of(most - fewer, compared_bytes, rounded_bytes));
+        let bytes = tiles.map(|tile| self.compared_bytes(parts, tile, blas));
+        bytes.max().unwrap_or(0)
     }
 
     /// Bytes that a thread holds while it compares one of these blocks of queries.
