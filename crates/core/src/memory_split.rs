@@ -135,12 +135,12 @@ impl MemorySplit {
 
     /// Bytes of what stays while blocks go round.
     pub fn ring_group_bytes(&self) -> u64 {
-        self.free * 5 / 16
+        self.free * 3 / 8
     }
 
     /// Bytes of what passes by while a slot is read into.
     pub fn ring_reading_bytes(&self) -> u64 {
-        self.free / 8 + self.free / 32
+        self.free / 8
     }
 
     /// Bytes of the products that each thread compares with what queries have found.

@@ -73,9 +73,14 @@ impl NeighborTile {
             true => self.operand_rows(self.rows) * Operand::row_bytes(d),
             false => 0,
         };
-        let products = [self.queries, self.queries.min(SIDE)]
-            .map(|queries| gemm_scratch_bytes::<T>(self.rows, queries, d, blas));
-        products[0].max(products[1]) + rounded
+        let of = |queries: usize| gemm_scratch_bytes::<T>(self.rows, queries, d, blas);
+        // Strips of some queries are multiplied alone only where rounded products told too little of them.
+        let strip = if self.is_rounded {
+            of(self.queries.min(SIDE))
+        } else {
+            0
+        };
+        of(self.queries).max(strip) + rounded
     }
 
     /// Rows of both operands, and of the block that is being packed.
