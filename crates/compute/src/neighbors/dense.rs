@@ -186,12 +186,9 @@ impl<T: Real> DenseSearch<T> {
     /// What a task takes beside its blocks.
     fn task_bytes(&self) -> u64 {
         let (d, blas) = (self.rows.cols() as usize, self.session.blas());
-        // With fewer queries a tile may have more rows, and take more.
-        let tiles = (0..TILE_QUERIES)
-            .step_by(32)
-            .map(|fewer| self.tile(TILE_QUERIES - fewer));
-        let bytes =
-            tiles.map(|tile| tile.scratch() * size_of::<T>() + tile.held_bytes::<T>(d, blas));
+        let bytes = NeighborTile::query_counts(TILE_QUERIES as usize)
+            .map(|queries| self.tile(queries as u64))
+            .map(|tile| tile.scratch() * size_of::<T>() + tile.held_bytes::<T>(d, blas));
         bytes.max().unwrap_or(0) as u64
     }
 

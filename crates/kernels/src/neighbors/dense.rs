@@ -30,6 +30,12 @@ pub struct NeighborTile {
 impl NeighborTile {
     /// Of these queries and at most as many rows, where scratch has about `elements` elements.
     pub fn within(queries: usize, rows: usize, elements: usize) -> NeighborTile {
+        // Few queries are filled up to a square: what they take is not to grow by that.
+        let elements = if queries < SIDE {
+            elements / 4
+        } else {
+            elements
+        };
         let of_sides = 3 * (padded(queries) + SIDE);
         let fitting = elements.saturating_sub(of_sides) / (stride(queries) + 3);
         let fitting = fitting / bf16::BLOCK * bf16::BLOCK;
@@ -38,6 +44,14 @@ impl NeighborTile {
             rows: fitting.max(bf16::BLOCK).min(rows.max(1)),
             is_rounded: false,
         }
+    }
+
+    /// Numbers of queries, up to this one, whose tiles differ in what they take: with fewer queries a
+    /// tile may have more rows, and take more.
+    pub fn query_counts(most: usize) -> impl Iterator<Item = usize> {
+        (0..most)
+            .step_by(bf16::BLOCK)
+            .map(move |fewer| most - fewer)
     }
 
     /// Rounded, where the operands of rows of d elements have room in some bytes: with fewer rows if

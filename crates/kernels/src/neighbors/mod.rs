@@ -221,6 +221,20 @@ mod tests {
         nearest
     }
 
+    /// Some of the rows of a matrix, by their places in it.
+    fn numbered<'a>(
+        x: &'a [f32],
+        squares: &'a [f64],
+        d: usize,
+        rows: Range<usize>,
+    ) -> NumberedRows<'a, f32> {
+        NumberedRows {
+            values: view(&x[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
+            squares: &squares[rows.clone()],
+            numbers: Numbers::From(rows.start as u64),
+        }
+    }
+
     pub(super) fn values(seed: u64, count: usize, kind: u8) -> Vec<f64> {
         let mut state = seed | 1;
         let mut next = move || {
@@ -294,11 +308,7 @@ mod tests {
             let both: Vec<f32> = drawn.iter().enumerate().map(|(at, x)| *x as f32 * length(at)).collect();
             let mut squares = vec![0.0; m + n];
             squares_of_rows(&mut squares, view(&both, m + n, d, d, 1).unwrap()).unwrap();
-            let part = |rows: Range<usize>| NumberedRows {
-                values: view(&both[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
-                squares: &squares[rows.clone()],
-                numbers: Numbers::From(rows.start as u64),
-            };
+            let part = |rows| numbered(&both, &squares, d, rows);
             let (q, x) = (part(0..m), part(m..m + n));
             let [one, other] = [false, true].map(|is_rounded| {
                 let tile = NeighborTile { queries, rows, is_rounded };
@@ -335,11 +345,7 @@ mod tests {
             let both: Vec<f32> = values(seed, (m + n) * d, kind).iter().map(|x| *x as f32).collect();
             let mut squares = vec![0.0; m + n];
             squares_of_rows(&mut squares, view(&both, m + n, d, d, 1).unwrap()).unwrap();
-            let part = |rows: Range<usize>| NumberedRows {
-                values: view(&both[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
-                squares: &squares[rows.clone()],
-                numbers: Numbers::From(rows.start as u64),
-            };
+            let part = |rows| numbered(&both, &squares, d, rows);
             let scratch = &mut vec![0.0; tile.scratch()];
             let (how, q, x) = (how(Metric::Euclidean, true, tile), part(0..m), part(m..m + n));
             let seekers: Vec<usize> = (0..m).step_by(every).collect();
@@ -369,11 +375,7 @@ mod tests {
             let x: Vec<f32> = values(seed, n * d, kind).iter().map(|x| *x as f32).collect();
             let mut squares = vec![0.0; n];
             squares_of_rows(&mut squares, view(&x, n, d, d, 1).unwrap()).unwrap();
-            let part = |rows: Range<usize>| NumberedRows {
-                values: view(&x[rows.start * d..rows.end * d], rows.len(), d, d, 1).unwrap(),
-                squares: &squares[rows.clone()],
-                numbers: Numbers::From(rows.start as u64),
-            };
+            let part = |rows| numbered(&x, &squares, d, rows);
             let mut nearest = vec![Neighbor::NONE; n * k];
             let (how, scratch) = (how(metric, true, tile), &mut vec![0.0; tile.scratch()]);
             let blocks: Vec<_> = (0..n).step_by(block).map(|start| start..(start + block).min(n)).collect();

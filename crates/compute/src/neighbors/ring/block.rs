@@ -33,8 +33,6 @@ const DENSE_QUERIES: u64 = 1024;
 /// Queries and rows of a product, at most.
 const TILE_QUERIES: usize = 512;
 const TILE_ROWS: usize = 512;
-/// Numbers of queries of tiles that differ in what they take.
-const LEAST_QUERIES: usize = 32;
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -264,8 +262,7 @@ impl<T: Real> Blocks<T> {
         tile.rounded_within::<T>(self.width() as usize, rounded_bytes as usize)
     }
 
-    /// The most that a thread holds while it compares blocks of no more queries than these have: with
-    /// fewer queries a tile may have more rows, and take more.
+    /// The most that a thread holds while it compares blocks of no more queries than these have.
     pub(super) fn most_compared_bytes(
         &self,
         parts: &[BlockRows],
@@ -273,10 +270,9 @@ impl<T: Real> Blocks<T> {
         blas: &Blas,
     ) -> u64 {
         let most = TILE_QUERIES.min(longest(parts).max(1));
-        let tiles = (0..most)
-            .step_by(LEAST_QUERIES)
-            .map(|fewer| self.tile_of(most - fewer, compared_bytes, rounded_bytes));
-        let bytes = tiles.map(|tile| self.compared_bytes(parts, tile, blas));
+        let bytes = NeighborTile::query_counts(most)
+            .map(|queries| self.tile_of(queries, compared_bytes, rounded_bytes))
+            .map(|tile| self.compared_bytes(parts, tile, blas));
         bytes.max().unwrap_or(0)
     }
 
