@@ -618,7 +618,8 @@ class TableSet:
             native = _Asked.of(feature, table).native
             permutation = None if order is None else np.ascontiguousarray(order, np.int64)
             asked.append((native, np.ascontiguousarray(gradient, np.float32), permutation))
-        self._served.native.train(asked, optimizer, lr, betas, eps)
+        with self._served.native.step() as step:
+            step.train(asked, optimizer, lr, betas, eps)
 
     def commit(self) -> dict[str, int]:
         """Makes what all writable tables are now, at the same moment, their next versions, all at once: whenever the process

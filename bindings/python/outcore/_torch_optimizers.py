@@ -37,13 +37,11 @@ class _OfTables(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         served = {id(module.table._served): module.table._served for module in self._modules.values()}
-        with ExitStack() as steps:
+        with ExitStack() as entered:
             # A commit has all of the step or nothing.
-            native = {key: one.native.step() for key, one in served.items()}
-            for step in native.values():
-                steps.callback(step.end)
+            steps = {key: entered.enter_context(one.native.step()) for key, one in served.items()}
             for group in self.param_groups:
-                self._change(group, native)
+                self._change(group, steps)
         return loss
 
     def _change(self, group: dict[str, Any], steps: dict[int, TrainingStep]) -> None:

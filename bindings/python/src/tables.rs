@@ -15,7 +15,7 @@ use outcore::tables::{
 };
 use outcore::{Buf, DType, Error};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 
 use crate::adopted::adopt;
 use crate::error::to_python;
@@ -220,24 +220,7 @@ impl Tables {
         self.begin(work)
     }
 
-    /// One step of an optimizer, with its learning rate, its decays, and what it adds to roots.
-    fn train(
-        &self,
-        py: Python<'_>,
-        asked: Vec<AskedGradient<'_>>,
-        optimizer: &str,
-        rate: f64,
-        betas: (f64, f64),
-        eps: f64,
-    ) -> PyResult<()> {
-        let set = self.0.get()?;
-        let how = (optimizer, betas, eps);
-        trained(py, asked, how, |gradients, optimizer, go_on| {
-            set.train(gradients, optimizer, rate, go_on)
-        })
-    }
-
-    /// Begins a step of several calls.
+    /// Begins a step of training.
     fn step(&self, py: Python<'_>) -> PyResult<TrainingStep> {
         let set = self.0.get()?;
         let step = interruptible(py, |go_on| set.step(go_on))?;
@@ -319,46 +302,13 @@ impl Tables {
     }
 }
 
-/// Gradients of features for an optimizer, in `train`.
-fn trained(
-    py: Python<'_>,
-    asked: Vec<AskedGradient<'_>>,
-    (optimizer, betas, eps): (&str, (f64, f64), f64),
-    train: impl FnOnce(&[Gradient<'_>], &Optimizer, &mut dyn FnMut() -> bool) -> outcore::Result<()>
-    + Send,
-) -> PyResult<()> {
-    let named: Optimizer = optimizer
-        .parse()
-        .map_err(|error: outcore::tables::UnknownOptimizer| wrong(error.to_string()))?;
-    let optimizer = match named {
-        Optimizer::Sgd => named,
-        Optimizer::RowwiseAdagrad { .. } => Optimizer::RowwiseAdagrad { eps },
-        Optimizer::Adam { .. } => Optimizer::Adam { betas, eps },
-    };
-    let own = asked
-        .iter()
-        .map(|(feature, gradient, _)| Ok((OwnFeature::of(feature)?, floats(gradient)?)))
-        .collect::<PyResult<Vec<(OwnFeature, Buf)>>>()?;
-    let gradients = own
-        .iter()
-        .zip(&asked)
-        .map(|((own, of_bags), (_, _, order))| {
-            Ok(Gradient {
-                feature: own.feature(),
-                of_bags: bytemuck::cast_slice(of_bags),
-                order: order.as_ref().map(|order| order.as_slice()).transpose()?,
-            })
-        })
-        .collect::<PyResult<Vec<Gradient<'_>>>>()?;
-    interruptible(py, |go_on| train(&gradients, &optimizer, go_on))
-}
-
 /// A step of training, which a commit has whole or not at all.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct TrainingStep(Owned<Mutex<Option<outcore::tables::TrainingStep>>>);
 
 #[pymethods]
 impl TrainingStep {
+    /// Changes rows by an optimizer, with its learning rate, its decays, and what it adds to roots.
     #[allow(clippy::too_many_arguments, reason = "arguments of Python")]
     fn train(
         &self,
@@ -371,13 +321,38 @@ impl TrainingStep {
     ) -> PyResult<()> {
         let step = self.0.get()?.locked();
         let step = step.as_ref().ok_or_else(|| wrong("the step has ended"))?;
-        let how = (optimizer, betas, eps);
-        trained(py, asked, how, |gradients, optimizer, go_on| {
-            step.train(gradients, optimizer, rate, go_on)
-        })
+        let named: Optimizer = optimizer
+            .parse()
+            .map_err(|error: outcore::tables::UnknownOptimizer| wrong(error.to_string()))?;
+        let optimizer = match named {
+            Optimizer::Sgd => named,
+            Optimizer::RowwiseAdagrad { .. } => Optimizer::RowwiseAdagrad { eps },
+            Optimizer::Adam { .. } => Optimizer::Adam { betas, eps },
+        };
+        let own = asked
+            .iter()
+            .map(|(feature, gradient, _)| Ok((OwnFeature::of(feature)?, floats(gradient)?)))
+            .collect::<PyResult<Vec<(OwnFeature, Buf)>>>()?;
+        let gradients = own
+            .iter()
+            .zip(&asked)
+            .map(|((own, of_bags), (_, _, order))| {
+                Ok(Gradient {
+                    feature: own.feature(),
+                    of_bags: bytemuck::cast_slice(of_bags),
+                    order: order.as_ref().map(|order| order.as_slice()).transpose()?,
+                })
+            })
+            .collect::<PyResult<Vec<Gradient<'_>>>>()?;
+        interruptible(py, |go_on| step.train(&gradients, &optimizer, rate, go_on))
     }
 
-    fn end(&self) -> PyResult<()> {
+    fn __enter__(this: Py<TrainingStep>) -> Py<TrainingStep> {
+        this
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
         self.0.get()?.locked().take();
         Ok(())
     }
