@@ -8,7 +8,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, cast
@@ -26,6 +26,9 @@ from .errors import ArgumentError, CorruptError, DTypeError, NoSpaceError, Outco
 
 PACKED_BYTES = 32 << 20
 """Rows that are packed or exported at a time, as float32."""
+
+ORDERED_ROWS = 1 << 20
+"""Rows of a placement that are brought into the order of their slots at a time."""
 
 CHECKPOINTS = (".pt", ".pth", ".bin", ".ckpt")
 """Endings of PyTorch's own files."""
@@ -72,16 +75,31 @@ def pack(
     encoding, name = encoding or rows.encoding, full_path(path)
     encoding = SHORT.get(encoding, encoding)
     slots, replicas = _placed(placement)
-    order: Order = range(rows.count) if slots is None else np.argsort(slots, kind="stable")
     if slots is None or replicas is None:
         writer = _native.RowWriter(session._inner, name, rows.count, rows.dim, encoding, slots)
     else:
         if len(slots) != rows.count:
             raise ArgumentError(f"{name}: a placement of {len(slots)} rows for a table of {rows.count}")
         writer = _native.RowWriter.placed(session._inner, name, rows.dim, encoding, slots, replicas)
-        order = np.concatenate([np.asarray(order), replicas[replicas >= 0]])
-    _write(writer, rows, order, encoding)
+    _write(writer, rows, [range(rows.count)] if slots is None else _by_slot(slots, replicas, session), encoding)
     return Table.open(path, session=session)
+
+
+def _by_slot(
+    slots: npt.NDArray[np.uint32], replicas: npt.NDArray[np.int64] | None, session: Session
+) -> Iterator[npt.NDArray[Any]]:
+    """Numbers of rows in the order of their slots, then those of the pages of replicas."""
+    held = session._engine.reserve("the order of rows", max(slots.nbytes, 1))
+    try:
+        order = np.empty_like(slots)
+        for first in range(0, len(slots), ORDERED_ROWS):
+            of_rows = slots[first : first + ORDERED_ROWS]
+            order[of_rows] = np.arange(first, first + len(of_rows), dtype=np.uint32)
+        yield order
+    finally:
+        held.release()
+    if replicas is not None:
+        yield replicas[replicas >= 0]
 
 
 SHORT = {"int8": "int8_scale_first", "int4": "int4_scale_first"}
@@ -148,7 +166,7 @@ def create(
     rows.within(session)
     encoding = "float32" if optimizer else rows.encoding
     writer = _native.RowWriter.versioned(session._inner, full_path(path), rows.count, rows.dim, encoding, optimizer)
-    _write(writer, rows, range(rows.count), encoding)
+    _write(writer, rows, [range(rows.count)], encoding)
 
 
 def export(
@@ -198,19 +216,16 @@ def export(
             os.unlink(unfinished)
 
 
-Order = range | npt.NDArray[np.int64]
-"""Numbers of rows as they are to be written; a range takes no memory for tables of hundreds of millions."""
-
-
-def _write(writer: _native.RowWriter, rows: _Rows, order: Order, encoding: str) -> None:
-    """Writes rows in this order."""
+def _write(writer: _native.RowWriter, rows: _Rows, orders: Iterable[range | npt.NDArray[Any]], encoding: str) -> None:
+    """Writes the rows with these numbers; a range takes no memory for tables of hundreds of millions."""
     try:
-        for first in range(0, len(order), rows.at_once):
-            numbers = np.asarray(order[first : first + rows.at_once], np.int64)
-            if rows.table is not None and rows.encoding == encoding:
-                writer.write_stored(rows.table._served.native.read_stored(rows.table._number, numbers.astype(np.uint64)))
-            else:
-                writer.write(rows.read(numbers))
+        for order in orders:
+            for first in range(0, len(order), rows.at_once):
+                numbers = np.asarray(order[first : first + rows.at_once], np.int64)
+                if rows.table is not None and rows.encoding == encoding:
+                    writer.write_stored(rows.table._served.native.read_stored(rows.table._number, numbers.astype(np.uint64)))
+                else:
+                    writer.write(rows.read(numbers))
         writer.finish()
     except BaseException:
         writer.discard()

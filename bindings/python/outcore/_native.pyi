@@ -270,6 +270,7 @@ def neighbors_graph(
     metric: str,
     has_distances: bool,
     out: str | None,
+    checkpoint: tuple[str, str] | None,
 ) -> Job: ...
 def pca_fit(session: Session, x: _Operand, count: int | None, variance: float | None, seed: int, team: Team | None) -> Job: ...
 def sparse_pca_fit(

@@ -119,9 +119,7 @@ class _Neighbors(Estimator):
             X = self._queries(X, 1 if team is None else 0)
             k = self._count(X, k)
             session, rows, queries = self._sides(X)
-            kept = None
-            if checkpoint is not None:
-                kept = full_path(checkpoint), search or f"{_identity(self._rows)}; {_identity(X)}"
+            kept = self._kept(X, checkpoint, search)
             distances, numbers = (None, None) if out is None else out
             with session._as_one():
                 job = _native.nearest_rows(
@@ -144,6 +142,12 @@ class _Neighbors(Estimator):
             remove_checkpoint(session, checkpoint, None if team is None else team.rank)
         return results
 
+    def _kept(self, X: Any, checkpoint: PathLike | None, search: str | None = None) -> tuple[str, str] | None:
+        """A checkpoint, and what tells it that rows and queries are the same."""
+        if checkpoint is None:
+            return None
+        return full_path(checkpoint), search or f"{_identity(self._rows)}; {_identity(X)}"
+
     def _centers(self, session: Session, X: Any) -> npt.NDArray[np.float64] | None:
         """Centres of the clusters that a search is to go by: fewer than queries, for which rows are put in order."""
         is_sparse = isinstance(self._rows, Sparse) or is_scipy(self._rows)
@@ -154,14 +158,19 @@ class _Neighbors(Estimator):
         queries = self.n_samples_fit_ if X is None else X.shape[0]
         return sample_centers(session, self._rows, min(math.isqrt(self.n_samples_fit_), queries // QUERIES_EACH), self.progress)
 
-    def _graph(self, X: Any, reach: float, has_distances: bool, out: PathLike | None, label: str) -> Any:
+    def _graph(
+        self, X: Any, reach: float, has_distances: bool, out: PathLike | None, label: str, checkpoint: PathLike | None = None
+    ) -> Any:
         """The `reach` nearest rows, or those within this radius if it is a float, as a matrix: in memory, or at `out`."""
         if self.comm is not None:
             raise ArgumentError("graphs and neighbours within a radius are found among rows of one process: comm must be None")
         session, rows, queries = self._sides(X)
         path = None if out is None else full_path(out)
-        job = _native.neighbors_graph(session._inner, rows, queries, reach, self.metric, has_distances, path)
+        kept = self._kept(X, checkpoint)
+        job = _native.neighbors_graph(session._inner, rows, queries, reach, self.metric, has_distances, path, kept)
         graph = Sparse._result(session, session._run(job, label, self.progress))
+        if checkpoint is not None:
+            remove_checkpoint(session, checkpoint, None)
         return graph.scipy(progress=self.progress) if out is None else graph
 
     def kneighbors(
@@ -215,6 +224,7 @@ class _Neighbors(Estimator):
         mode: Mode = "connectivity",
         *,
         out: PathLike | None = None,
+        checkpoint: PathLike | None = None,
     ) -> csr_matrix | Sparse:
         """The neighbours of each query as a row of a sparse matrix, nearest first.
 
@@ -226,6 +236,8 @@ class _Neighbors(Estimator):
             What entries are: ones, or distances.
         out : path, optional
             A folder for a matrix of any size, which replaces an existing matrix when it is complete.
+        checkpoint : path, optional
+            As of `kneighbors`.
 
         Returns
         -------
@@ -237,7 +249,7 @@ class _Neighbors(Estimator):
             As of `kneighbors`.
         """
         has_distances, X = _has_distances(mode), self._queries(X)
-        return self._graph(X, self._count(X, n_neighbors), has_distances, out, "nearest rows")
+        return self._graph(X, self._count(X, n_neighbors), has_distances, out, "nearest rows", checkpoint)
 
 
 class NearestNeighbors(_Neighbors):
@@ -509,33 +521,35 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
             self._keep_rows(X, of_all)
         return self
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: Any, *, checkpoint: PathLike | None = None) -> Any:
         """The share of the votes that each class gets.
 
         Parameters
         ----------
         X : Array, Sparse, array_like or sparse matrix of shape (n_queries, n_features); None: the rows, each without its own vote
+        checkpoint : path, optional
+            As of `kneighbors`.
 
         Returns
         -------
         ndarray of shape (n_queries, n_classes); of several outputs, a list of these
         """
-        shares = self._of_votes(self._nearest(X, None), _shares)
+        shares = self._of_votes(self._nearest(X, None, None, checkpoint), _shares)
         return shares if self.outputs_2d_ else shares[0]
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:
+    def predict(self, X: Any, *, checkpoint: PathLike | None = None) -> npt.NDArray[Any]:
         """The class with the most votes.
 
         Parameters
         ----------
-        X
+        X, checkpoint
             As of `predict_proba`.
 
         Returns
         -------
         ndarray of shape (n_queries,), or (n_queries, n_outputs)
         """
-        return self._voted(self._nearest(X, None))
+        return self._voted(self._nearest(X, None, None, checkpoint))
 
     def _voted(self, near: tuple[Array, Array]) -> npt.NDArray[Any]:
         best = self._of_votes(near, lambda votes: votes.argmax(axis=1))
@@ -614,12 +628,14 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
             self._keep_rows(X, of_all)
         return self
 
-    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+    def predict(self, X: Any, *, checkpoint: PathLike | None = None) -> npt.NDArray[np.float64]:
         """The mean of the targets of the nearest rows.
 
         Parameters
         ----------
         X : Array, Sparse, array_like or sparse matrix of shape (n_queries, n_features); None: the rows, each without itself
+        checkpoint : path, optional
+            As of `kneighbors`.
 
         Returns
         -------
@@ -628,7 +644,7 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         check_is_fitted(self)
         values = self._values if self._values.ndim == 2 else self._values[:, None]
         parts = []
-        for numbers, weights in self._voters(self._nearest(X, None), 2 * values.shape[1]):
+        for numbers, weights in self._voters(self._nearest(X, None, None, checkpoint), 2 * values.shape[1]):
             sums = np.zeros((len(numbers), values.shape[1]))
             for place in range(numbers.shape[1]):
                 sums += values[numbers[:, place]] * weights[:, place, None]

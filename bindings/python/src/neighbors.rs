@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use numpy::PyReadonlyArray2;
 use outcore::kernels::Metric;
-use outcore::neighbors::{self, Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions};
+use outcore::neighbors::{
+    self, Checkpoint, GraphOutput, NeighborOptions, NeighborOutputs, RadiusOptions,
+};
 use outcore::pass::Rows;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -101,7 +103,7 @@ pub(crate) fn remove_checkpoint(
 }
 
 /// As a sparse matrix, the `reach` nearest rows where that is a whole number, else those within this
-/// radius; `out` is a path, or None for scratch.
+/// radius, which leave no checkpoint; `out` is a path, or None for scratch.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -116,13 +118,19 @@ pub(crate) fn neighbors_graph(
     metric: &str,
     has_distances: bool,
     out: Option<PathBuf>,
+    checkpoint: Option<(PathBuf, String)>,
 ) -> PyResult<Job> {
     let (session, metric) = (session.get()?, metric_of(metric)?);
     let (rows, queries) = sides(rows, queries)?;
     let plan = || match reach {
         Reach::Count(k) => {
             let options = NeighborOptions { k, metric };
-            neighbors::nearest_rows_graph(session, rows, queries, options, has_distances, out)
+            let output = GraphOutput {
+                has_distances,
+                out,
+                checkpoint: checkpoint.map(|(path, search)| Checkpoint { path, search }),
+            };
+            neighbors::nearest_rows_graph(session, rows, queries, options, output)
         }
         Reach::Radius(radius) => {
             let options = RadiusOptions { radius, metric };

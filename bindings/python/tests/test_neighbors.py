@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -250,18 +251,29 @@ def search_until_killed(folder: Path) -> None:
     fitted.kneighbors(out=(folder / "d.npy", folder / "i.npy"), checkpoint=folder / "so_far")
 
 
+def graph_until_killed(folder: Path) -> None:
+    oc.configure("6MiB", folder, 2, allow_tmpfs_scratch=True)
+    fitted = NearestNeighbors(40).fit(oc.open(folder / "x.npy"))
+    fitted.kneighbors_graph(mode="distance", out=folder / "graph", checkpoint=folder / "so_far")
+
+
+def kill_after(progress: int, work: Callable[[Path], None], folder: Path) -> None:
+    """Kills a search that has kept something as often."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(folder,))
+    process.start()
+    seen: set[bytes] = set()
+    while process.is_alive() and len(seen) < progress:
+        seen.update(found.read_bytes() for found in folder.rglob("checkpoint.json"))
+    process.kill()
+    process.join()
+
+
 def test_a_killed_search_goes_on(tmp_path: Path, rng: np.random.Generator) -> None:
     x = rng.integers(0, 9, (20_000, 6)).astype("f4")
     oc.from_numpy(tmp_path / "x.npy", x)
     expected = NearestNeighbors(40).fit(oc.open(tmp_path / "x.npy")).kneighbors()
-    for kill_after in (1, 3):
-        process = multiprocessing.get_context("spawn").Process(target=search_until_killed, args=(tmp_path,))
-        process.start()
-        seen: set[bytes] = set()
-        while process.is_alive() and len(seen) < kill_after:
-            seen.update(found.read_bytes() for found in tmp_path.rglob("checkpoint.json"))
-        process.kill()
-        process.join()
+    for progress in (1, 3):
+        kill_after(progress, search_until_killed, tmp_path)
         assert not (tmp_path / "d.npy").exists()
     fitted = NearestNeighbors(41).fit(oc.open(tmp_path / "x.npy"))
     with pytest.raises(errors.ArgumentError, match="of another search"):
@@ -270,6 +282,16 @@ def test_a_killed_search_goes_on(tmp_path: Path, rng: np.random.Generator) -> No
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), expected[0])
     np.testing.assert_array_equal(np.load(tmp_path / "i.npy"), expected[1])
     assert sorted(path.name for path in tmp_path.glob("*so_far*")) == []
+    kill_after(2, graph_until_killed, tmp_path)
+    assert not (tmp_path / "graph").exists() and list(tmp_path.glob("*so_far*")) != []
+    graph_until_killed(tmp_path)
+    graph = oc.open(tmp_path / "graph").scipy()
+    np.testing.assert_array_equal(graph.data, expected[0].ravel())
+    np.testing.assert_array_equal(graph.indices, expected[1].ravel())
+    assert sorted(path.name for path in tmp_path.glob("*so_far*")) == []
+    labels = x[:, 0].astype(int)
+    voted = KNeighborsClassifier(40).fit(oc.open(tmp_path / "x.npy"), labels)
+    np.testing.assert_array_equal(voted.predict(x[:50], checkpoint=tmp_path / "so_far"), voted.predict(x[:50]))
     with pytest.raises(errors.ArgumentError, match="has no name"):
         unnamed = oc.open(tmp_path / "x.npy").T @ x
         NearestNeighbors(2).fit(unnamed).kneighbors(checkpoint=tmp_path / "so_far")

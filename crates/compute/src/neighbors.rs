@@ -86,6 +86,17 @@ pub struct Checkpoint {
     pub search: String,
 }
 
+/// What a sparse matrix of neighbours is to be.
+#[derive(Clone, Debug, Default)]
+pub struct GraphOutput {
+    /// Whether entries are distances, else all are one.
+    pub has_distances: bool,
+    /// A new folder; without one the matrix is in scratch.
+    pub out: Option<PathBuf>,
+    /// Where a search that was interrupted is gone on with.
+    pub checkpoint: Option<Checkpoint>,
+}
+
 /// What is looked for within a radius.
 #[derive(Clone, Copy, Debug)]
 pub struct RadiusOptions {
@@ -154,8 +165,8 @@ pub fn nearest_rows(
     with_side!(session, rows, queries, side => nearest::arrays(session, &side, options, outputs))
 }
 
-/// The same as a sparse matrix, m x n: a row a query, its k entries nearest first. They are
-/// distances, float64, or all one; `out` is a new folder, else the matrix is in scratch.
+/// The same as a sparse matrix, m x n: a row a query, its k entries nearest first, distances in float64 or
+/// all one.
 ///
 /// ```
 #[doc = include_str!("setup.doctest")]
@@ -164,7 +175,7 @@ pub fn nearest_rows(
 ///
 /// // x = [[1, 2], [3, 4], [5, 6]]
 /// let options = NeighborOptions { k: 1, metric: Metric::Euclidean };
-/// let graph = nearest_rows_graph(&session, (&x).into(), None, options, false, None)?.run()?;
+/// let graph = nearest_rows_graph(&session, (&x).into(), None, options, Default::default())?.run()?;
 /// assert_eq!((graph.shape(), graph.nonzeros(), graph.has_values()), ([3, 3], 3, false));
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
@@ -176,14 +187,11 @@ pub fn nearest_rows_graph(
     rows: Rows,
     queries: Option<Rows>,
     options: NeighborOptions,
-    has_distances: bool,
-    out: Option<PathBuf>,
+    output: GraphOutput,
 ) -> Result<Job<Sparse>> {
     let queries = queries.as_ref();
     check_nearest(&rows, queries, options)?;
-    with_side!(session, rows, queries, side => {
-        nearest::graph(session, &side, options, has_distances, out)
-    })
+    with_side!(session, rows, queries, side => nearest::graph(session, &side, options, output))
 }
 
 /// The rows within a radius of each query, as a sparse matrix, m x n: a row a query, its entries in

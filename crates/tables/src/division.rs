@@ -81,9 +81,7 @@ impl Known {
 impl Division {
     pub(crate) fn new(served: &[Served], bytes: u64, policy: PolicyKind) -> Division {
         let keys = (bytes / CURVES_PART / KEY_BYTES / served.len().max(1) as u64).min(*KEYS.end());
-        // Changed rows have to stay where they are, so caches of tables that are written do not shrink.
-        let is_written = served.iter().any(|served| served.table.is_written());
-        let adapts = served.len() > 1 && KEYS.contains(&keys) && !is_written;
+        let adapts = served.len() > 1 && KEYS.contains(&keys);
         let curve = |served: &Served| {
             let most = (bytes / cost(served, policy)).clamp(1, served.table.rows().max(1));
             RunningCurve::new(policy, most, keys)
@@ -167,6 +165,14 @@ impl Division {
     }
 
     fn divide(&self, served: &[Served], curves: &[RunningCurve]) {
+        // A step knows rows by their slots, which change; it is not waited for.
+        let gates = served.iter().filter_map(|served| served.gate.as_ref());
+        let Some(_shared) = gates
+            .map(|gate| gate.shared_if_free())
+            .collect::<Option<Vec<_>>>()
+        else {
+            return;
+        };
         let least = self.by_size(served);
         let demands: Vec<CacheDemand> = served
             .iter()

@@ -42,6 +42,13 @@ impl Gate {
         Ok(Shared(self))
     }
 
+    /// The same, unless a step has it now.
+    pub(crate) fn shared_if_free(&self) -> Option<Shared<'_>> {
+        let mut holders = self.holders.locked();
+        holders.shared += usize::from(!holders.alone);
+        (!holders.alone).then(|| Shared(self))
+    }
+
     /// Waits until nothing else has it.
     ///
     /// # Errors

@@ -15,6 +15,9 @@ use crate::served::{Served, Service};
 use crate::versioned::{Versioned, Writer};
 use crate::window::Window;
 
+/// Where a page goes, until all of them are written.
+pub(crate) const MOVED_BYTES: u64 = size_of::<(u64, u32)>() as u64;
+
 /// Rewrites the pages of rows, which come in ascending order; `change` gets each record by its number here.
 /// Where the pages lie then, which counts once the caller says so: after an error the table is as it was.
 pub(crate) fn rewrite(
@@ -103,7 +106,7 @@ impl Rewriting<'_> {
                 while let Some(&row) = rows.peek() {
                     let page = self.versioned.layout.find(row).0;
                     let is_new = window.units.last().is_none_or(|(key, _)| key.unit != page);
-                    if is_new && window.units.len() == service.units_at_once {
+                    if is_new && service.is_full(&window) {
                         break;
                     }
                     window.miss(self.number as u32, &tables[self.number], row);

@@ -41,7 +41,7 @@ pub(crate) struct RowCache {
     /// By slot: the step that changed it since it was written, 0 for none.
     changed_at: Vec<u32>,
     changed: u32,
-    /// Slots that stay, or are not written: none of them is evicted.
+    /// Slots whose rows [stay](RowCache::stays): none of them is evicted.
     pinned: u32,
     vacant: Vec<u32>,
     index: Index,
@@ -118,8 +118,12 @@ impl RowCache {
 
     /// The least number of slots for the rows that stay.
     pub(crate) fn slots_min(&self) -> u64 {
-        let hot = self.is_hot.iter().filter(|is_hot| **is_hot).count() as u64;
-        hot.next_multiple_of(1 << self.chunk_shift)
+        u64::from(self.pinned).next_multiple_of(1 << self.chunk_shift)
+    }
+
+    /// Whether the row of a slot may not go: it is to stay whatever comes, or is not written as it is.
+    fn stays(&self, slot: usize) -> bool {
+        self.is_hot[slot] || self.changed_at[slot] != 0
     }
 
     /// Gives it this much memory, its tables included, for at most `rows` rows, but room for those that stay in any
@@ -152,14 +156,14 @@ impl RowCache {
         self.grow();
     }
 
-    /// Takes away the last chunk. Rows that stay move from there to others.
+    /// Takes away the last chunk. Rows that stay move from there to others, of which there are enough.
     fn shrink(&mut self) {
         let left = self.chunks.len().saturating_sub(1) << self.chunk_shift;
         self.keep_before(left);
         self.chunks.pop();
-        assert_eq!(self.changed, 0, "rows that are not written have no room");
         self.epoch += 1;
         for slot in left..self.rows.len() {
+            assert!(!self.stays(slot), "rows that stay have no room");
             if self.rows[slot] != NO_ROW {
                 self.index.remove(self.rows[slot], &self.rows);
             }
@@ -169,22 +173,16 @@ impl RowCache {
         self.changed_at.truncate(left);
         self.vacant.retain(|&slot| (slot as usize) < left);
         self.policy.resize(left as u32);
-        self.count_pinned();
-    }
-
-    fn count_pinned(&mut self) {
-        let slots = self.is_hot.iter().zip(&self.changed_at);
-        self.pinned = slots.filter(|(hot, at)| **hot || **at != 0).count() as u32;
     }
 
     /// Moves the rows that stay to slots before `end`, as far as there are any that have none of these.
     fn keep_before(&mut self, end: usize) {
         let mut slots = 0..end;
         for from in end..self.rows.len() {
-            if !self.is_hot[from] {
+            if !self.stays(from) {
                 continue;
             }
-            let Some(to) = slots.find(|&slot| !self.is_hot[slot]) else {
+            let Some(to) = slots.find(|&slot| !self.stays(slot)) else {
                 return;
             };
             let bytes = self.row(from as u32).to_vec();
@@ -197,7 +195,8 @@ impl RowCache {
             self.index.remove(row, &self.rows);
             self.policy.removed(from as u32);
             (self.rows[from], self.rows[to]) = (NO_ROW, row);
-            (self.is_hot[from], self.is_hot[to]) = (false, true);
+            self.is_hot[to] = std::mem::take(&mut self.is_hot[from]);
+            self.changed_at[to] = std::mem::take(&mut self.changed_at[from]);
             self.index.insert(row, to as u32);
             self.policy.admitted(to as u32, row);
         }
@@ -205,18 +204,19 @@ impl RowCache {
         (self.vacant).retain(|&slot| rows[slot as usize] == NO_ROW);
     }
 
-    /// Slots for the chunks that were added.
+    /// Slots for the chunks that were added, unless the system has no memory for the index of them.
     fn grow(&mut self) {
-        let (before, slots) = (self.rows.len(), self.chunks.len() << self.chunk_shift);
+        let (before, mut slots) = (self.rows.len(), self.chunks.len() << self.chunk_shift);
         self.rows.resize(slots, NO_ROW);
+        if !self.index.resize(slots, &self.rows) {
+            slots = before;
+            self.chunks.truncate(slots >> self.chunk_shift);
+            self.rows.truncate(slots);
+        }
         self.is_hot.resize(slots, false);
         self.changed_at.resize(slots, 0);
         self.vacant.extend((before as u32..slots as u32).rev());
         self.policy.resize(slots as u32);
-        if !self.index.resize(slots, &self.rows) {
-            self.chunks.clear();
-            self.shrink();
-        }
     }
 
     /// The chunk of a slot, and where it begins there.
@@ -335,8 +335,8 @@ impl RowCache {
         self.changed
     }
 
-    /// Those of them that were changed longest ago, with their slots, in the order of their numbers.
-    pub(crate) fn changed_first(&self, count: usize) -> Vec<(u64, u32)> {
+    /// The slots of those of them that were changed longest ago, in the order of the rows' numbers.
+    pub(crate) fn changed_first(&self, count: usize) -> Vec<u32> {
         let mut slots: Vec<u32> = (0..self.slots())
             .filter(|&slot| self.changed_at[slot as usize] != 0)
             .collect();
@@ -344,12 +344,13 @@ impl RowCache {
             slots.select_nth_unstable_by_key(count, |&slot| self.changed_at[slot as usize]);
             slots.truncate(count);
         }
-        let mut rows: Vec<(u64, u32)> = slots
-            .into_iter()
-            .map(|slot| (self.rows[slot as usize], slot))
-            .collect();
-        rows.sort_unstable();
-        rows
+        slots.sort_unstable_by_key(|&slot| self.number(slot));
+        slots
+    }
+
+    /// The number of a slot's row.
+    pub(crate) fn number(&self, slot: u32) -> u64 {
+        self.rows[slot as usize]
     }
 
     /// The row of a slot is stored as it is here.
@@ -377,7 +378,8 @@ impl RowCache {
                 self.vacant.push(slot as u32);
             }
         }
-        self.count_pinned();
+        let slots = self.is_hot.iter().zip(&self.changed_at);
+        self.pinned = slots.filter(|(hot, at)| **hot || **at != 0).count() as u32;
         to_stay
     }
 
@@ -629,15 +631,54 @@ mod tests {
         }
         (10..1000).for_each(|row| cache.insert(row, &bytes_of(row)));
         assert_eq!(cache.changed(), 10);
-        let oldest: Vec<u64> = cache.changed_first(3).iter().map(|(row, _)| *row).collect();
+        let oldest = cache.changed_first(3);
+        let oldest: Vec<u64> = oldest.iter().map(|&slot| cache.number(slot)).collect();
         assert_eq!(oldest, [7, 8, 9]);
-        for (_, slot) in cache.changed_first(100) {
+        for slot in cache.changed_first(100) {
             cache.written(slot);
         }
         assert_eq!(cache.changed(), 0);
         (1000..2000).for_each(|row| cache.insert(row, &bytes_of(row)));
         assert!((0..10).all(|row| cache.find(row) == NO_SLOT));
         check(&cache);
+    }
+
+    #[test]
+    fn changed_rows_stay_in_a_smaller_cache() {
+        for kind in PolicyKind::ALL {
+            let mut cache = cache(1000, kind);
+            (0..1000).for_each(|row| cache.insert(row, &bytes_of(row)));
+            let mut rows: Vec<(u32, u64)> = check(&cache)
+                .into_iter()
+                .map(|(row, slot)| (slot, row))
+                .collect();
+            rows.sort_unstable();
+            // The last ones, two of which are to stay besides.
+            let rows = rows.split_off(rows.len() - 30);
+            for (step, &(slot, row)) in (1..).zip(&rows) {
+                cache.change(slot, step).copy_from_slice(&bytes_of(row));
+            }
+            assert!(rows[..2].iter().all(|(_, row)| cache.keep(*row)));
+            for size in [600, 20, 0, 900, 3] {
+                cache.set_bytes(size * RowCache::row_cost(ROW, kind), u64::MAX);
+                (2000..3000).for_each(|row| cache.insert(row, &bytes_of(row)));
+                let found = check(&cache);
+                assert!(found.len() as u64 <= size.max(cache.slots_min()));
+                let mut changed: Vec<(u32, u64)> = (cache.changed_first(100).into_iter())
+                    .map(|slot| (cache.changed_at[slot as usize], cache.number(slot)))
+                    .collect();
+                changed.sort_unstable();
+                let expected = (1..).zip(rows.iter().map(|(_, row)| *row));
+                assert!(changed.into_iter().eq(expected));
+            }
+            cache
+                .changed_first(100)
+                .into_iter()
+                .for_each(|slot| cache.written(slot));
+            cache.set_bytes(3 * RowCache::row_cost(ROW, kind), u64::MAX);
+            assert_eq!(cache.pinned, 2);
+            assert!(rows[..2].iter().all(|(_, row)| cache.find(*row) != NO_SLOT));
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::readers::Readers;
 use crate::reading::Outcome;
 use crate::row_cache::{RowCache, SharedCache};
 use crate::table::{Table, Unit};
-use crate::window::{Source, Window};
+use crate::window::{MISSING_BYTES, Source, Window};
 
 pub(crate) const OPTIONS: GatherOptions = GatherOptions {
     gap_bytes: 4 << 10,
@@ -71,9 +71,9 @@ pub(crate) struct Service {
     tables: Mutex<Tables>,
     pub(crate) in_flight: InFlight,
     pub(crate) readers: Readers,
-    /// Units of a window, and bytes of rows that are kept in it for bags that wait.
+    /// Units of a window, and bytes of what it lists: rows that are missing, and rows that are kept for bags that wait.
     pub(crate) units_at_once: usize,
-    pub(crate) kept_bytes: usize,
+    pub(crate) listed_bytes: usize,
 }
 
 impl Service {
@@ -82,7 +82,7 @@ impl Service {
         tables: Vec<Served>,
         readers: usize,
         units_at_once: usize,
-        kept_bytes: usize,
+        listed_bytes: usize,
     ) -> Service {
         Service {
             outer,
@@ -91,7 +91,7 @@ impl Service {
             in_flight: InFlight::default(),
             readers: Readers::new(readers),
             units_at_once,
-            kept_bytes,
+            listed_bytes,
         }
     }
 
@@ -145,7 +145,8 @@ impl Service {
 
     pub(crate) fn is_full(&self, window: &Window) -> bool {
         let waiting = window.kept.len() + size_of::<Source>() * window.sources.len();
-        window.units.len() >= self.units_at_once || waiting >= self.kept_bytes
+        let listed = waiting + MISSING_BYTES * window.missing.len();
+        window.units.len() >= self.units_at_once || listed >= self.listed_bytes
     }
 
     pub(crate) fn gather(&self, tables: &[Served], units: &[&(UnitKey, Unit)]) -> Result<Arrivals> {

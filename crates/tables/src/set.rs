@@ -625,7 +625,7 @@ impl TableSet {
                 drop(cache);
                 for row in missing.drain(..) {
                     window.miss(feature.table as u32, served, row);
-                    if window.units.len() == service.units_at_once {
+                    if service.is_full(&window) {
                         Reading::load(service, &tables, &mut window, go_on)?;
                     }
                 }

@@ -153,16 +153,19 @@ impl Table {
             )));
         }
         if let [path] = paths
-            && !path.is_dir()
-            && !is_index(path)
+            && is_paged(session, path)?
         {
-            let head = FileReader::open(session, path)?;
-            if packed::is_packed(&start_of(&head, PAGE_BYTES as u64)?) {
-                return Table::open_packed(session, path);
-            }
+            return Table::open_packed(session, path);
         }
         let mut matrices = Vec::new();
         for path in paths {
+            if paths.len() > 1 && is_paged(session, path)? {
+                return Err(Error::value(format!(
+                    "{}: a packed table, or one that was created for training, is a table by itself; a list has .npy, \
+                     safetensors and GGUF files",
+                    path.display()
+                )));
+            }
             matrices.extend(matrices_at(session, path, opening)?);
         }
         Table::of_matrices(name, matrices, opening.encoding)
@@ -473,6 +476,15 @@ fn start_of(reader: &FileReader, bytes: u64) -> Result<Vec<u8>> {
     let mut head = vec![0; bytes.min(reader.len()) as usize];
     reader.read(&[0], head.len(), &mut head, || true)?;
     Ok(head)
+}
+
+/// Whether it is a table of ours: packed, or of versions.
+fn is_paged(session: &Session, path: &Path) -> Result<bool> {
+    if path.is_dir() || is_index(path) {
+        return Ok(is_versioned(path));
+    }
+    let head = FileReader::open(session, path)?;
+    Ok(packed::is_packed(&start_of(&head, PAGE_BYTES as u64)?))
 }
 
 fn is_index(path: &Path) -> bool {

@@ -17,7 +17,7 @@ use crate::gate::Alone;
 use crate::look_up::{Bagged, Bags, Feature};
 use crate::optimizer::Optimizer;
 use crate::packed::is_permutation;
-use crate::rewriting::rewrite;
+use crate::rewriting::{MOVED_BYTES, rewrite};
 use crate::row_cache::NO_SLOT;
 use crate::served::{Tables, served};
 use crate::set::TableSet;
@@ -30,6 +30,9 @@ const CHANGED_PART: u32 = 2;
 /// Bytes that a step holds for each member of a bag: where its gradient is, its row, and the members of
 /// that.
 const MEMBER_BYTES: u64 = (size_of::<(u64, u32, u32)>() + size_of::<(u64, Range<usize>)>()) as u64;
+
+/// Bytes of a row that is changed: its slot, its place among those that are not in memory, and where its page goes.
+const CHANGED_BYTES: u64 = (size_of::<u32>() + size_of::<usize>()) as u64 + MOVED_BYTES;
 
 /// What a loss says of a look-up.
 #[derive(Clone, Copy, Debug)]
@@ -245,8 +248,8 @@ impl TableSet {
                 rows.len()
             )));
         }
-        let bytes = rows.len() * 2 * size_of::<(u64, usize)>();
-        let _numbers = self.inner.service.hold_numbers(bytes as u64)?;
+        let each = 2 * size_of::<(u64, usize)>() as u64 + CHANGED_BYTES;
+        let _numbers = (self.inner.service).hold_numbers(each * rows.len() as u64)?;
         // Of a row that comes twice, the last one counts.
         let mut last: Vec<(u64, usize)> = rows.iter().copied().zip(0..).collect();
         last.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
@@ -390,7 +393,8 @@ impl TrainingStep {
     ) -> Result<()> {
         let tables = self.0.inner.service.tables();
         let held = |gradient: &Gradient<'_>| {
-            gradient.feature.held_bytes() + MEMBER_BYTES * gradient.feature.ids.len() as u64
+            let members = gradient.feature.ids.len() as u64;
+            gradient.feature.held_bytes() + (MEMBER_BYTES + CHANGED_BYTES) * members
         };
         let _numbers = (self.0.inner.service).hold_numbers(gradients.iter().map(held).sum())?;
         let mut of_tables: BTreeMap<usize, Gradients<'_>> = BTreeMap::new();
@@ -522,19 +526,19 @@ impl<'a> Step<'a> {
 
     /// Writes rows that have changed in the cache, those first that changed longest ago.
     fn write_changed(&mut self, count: usize, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
-        let served = &self.tables[self.number];
-        let rows = served.cache.seen().changed_first(count);
+        let (service, served) = (&self.set.inner.service, &self.tables[self.number]);
         let cache = served.cache.seen();
-        self.rewrite(
-            rows.iter().map(|(row, _)| *row),
-            go_on,
-            &mut |at, record| {
-                record.copy_from_slice(cache.row(rows[at].1));
-            },
-        )?;
+        let listed = (cache.changed() as usize).min(count);
+        let _numbers =
+            service.hold_numbers((size_of::<u32>() as u64 + MOVED_BYTES) * listed as u64)?;
+        let slots = cache.changed_first(count);
+        let rows = slots.iter().map(|&slot| cache.number(slot));
+        self.rewrite(rows, go_on, &mut |at, record| {
+            record.copy_from_slice(cache.row(slots[at]));
+        })?;
         drop(cache);
         let mut cache = served.cache.changed();
-        rows.iter().for_each(|&(_, slot)| cache.written(slot));
+        slots.iter().for_each(|&slot| cache.written(slot));
         Ok(())
     }
 

@@ -36,6 +36,10 @@ pub(crate) struct Missing {
     pub(crate) at: usize,
 }
 
+/// What a row to read takes: its place in the list, and in the map of rows, a half to seven eighths of which is filled.
+pub(crate) const MISSING_BYTES: usize =
+    size_of::<Missing>() + 2 * (size_of::<((u32, u64), u32)>() + 1);
+
 /// Rows of one bag: all that are left of it, or the next ones.
 pub(crate) struct Piece {
     pub(crate) feature: usize,

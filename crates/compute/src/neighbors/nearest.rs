@@ -2,10 +2,9 @@
 //! found is written.
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use outcore_core::{DType, Error, Job, Order, RealType, Result, Segments, Session};
-use outcore_engine::{Block, Context, Plan, Region, Task, TaskError};
+use outcore_engine::{Block, Plan, Region, Task, TaskError};
 use outcore_kernels::{Metric, Neighbor};
 use outcore_matrix::sparse::{NewArrays, NewSparse, SparseShape};
 use outcore_matrix::{Array, Compressed, Output, Sparse, Target, Tile};
@@ -13,7 +12,8 @@ use outcore_matrix::{Array, Compressed, Output, Sparse, Target, Tile};
 use super::mutual::Join;
 use super::resumed;
 use super::{
-    NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Targets, Wanted, groups, meet,
+    GraphOutput, NEIGHBOR_BYTES, NeighborOptions, NeighborOutputs, Side, Sought, Targets, Wanted,
+    groups, meet,
 };
 
 pub(super) const NAME: &str = "nearest rows";
@@ -79,9 +79,13 @@ pub(super) fn graph<S: Side>(
     session: &Session,
     side: &S,
     options: NeighborOptions,
-    has_distances: bool,
-    out: Option<PathBuf>,
+    output: GraphOutput,
 ) -> Result<Job<Sparse>> {
+    let GraphOutput {
+        has_distances,
+        out,
+        checkpoint,
+    } = output;
     let (m, n) = (side.queries().end, side.rows());
     let mut first = Plan::new(NAME);
     let shape = SparseShape {
@@ -99,6 +103,9 @@ pub(super) fn graph<S: Side>(
         cx.blocks[0].slice_mut::<i64>().fill(0);
         Ok(())
     }));
+    if let Some(checkpoint) = checkpoint {
+        return resumed::graph(session, side, first, options, new, checkpoint);
+    }
     let groups = Groups::of(session, side, options)?;
     first.note("groups", groups.count());
     let into = Into::Graph(new.arrays().clone());
@@ -230,15 +237,15 @@ impl Into {
                 }));
             }
             Into::Graph(new) => {
-                let entries = queries.start * k..queries.end * k;
-                let task = task
-                    .write(new.offsets(plan, queries.start + 1..queries.end + 1))
-                    .write(new.indices(plan, entries.clone()));
-                let values = new.values(plan, entries);
-                let task = values.into_iter().fold(task, Task::write);
+                let task = graph_rows(new, plan, queries.clone(), k, task);
                 let index = new.shape().index;
                 plan.task(task.run(move |cx| {
-                    put_graph(sought, k, (queries.start, index), cx);
+                    let Some((state, written)) = cx.blocks.split_first_mut() else {
+                        unreachable!("the state is declared")
+                    };
+                    let nearest = state.slice::<Neighbor>().iter();
+                    let found = nearest.map(|one| (one.row, sought.metric.shown(one.distance)));
+                    put_graph(found, k, (queries.start, index), written);
                     Ok(())
                 }));
             }
@@ -267,29 +274,47 @@ pub(super) fn put_arrays(
     Ok(())
 }
 
-fn put_graph(sought: Sought, k: u64, (first, index): (u64, DType), cx: &mut Context<'_>) {
-    let Some((state, written)) = cx.blocks.split_first_mut() else {
-        unreachable!("the state is declared")
-    };
-    let nearest = state.slice::<Neighbor>();
+/// Adds to a task the rows of a graph that it writes: ends, indices, and values if there are any.
+pub(super) fn graph_rows(
+    new: &NewArrays,
+    plan: &mut Plan,
+    queries: Range<u64>,
+    k: u64,
+    task: Task,
+) -> Task {
+    let entries = queries.start * k..queries.end * k;
+    let task = task
+        .write(new.offsets(plan, queries.start + 1..queries.end + 1))
+        .write(new.indices(plan, entries.clone()));
+    new.values(plan, entries)
+        .into_iter()
+        .fold(task, Task::write)
+}
+
+/// Writes rows of a graph, from the query `first` on: the number and the distance of each neighbour.
+pub(super) fn put_graph(
+    found: impl Iterator<Item = (u64, f64)> + Clone,
+    k: u64,
+    (first, index): (u64, DType),
+    written: &mut [Block],
+) {
     for (end, at) in written[0].slice_mut::<i64>().iter_mut().zip(first + 1..) {
         *end = (at * k) as i64;
     }
+    let rows = found.clone().map(|(row, _)| row);
     match index {
         DType::I32 => {
             let into = written[1].slice_mut::<i32>().iter_mut();
-            into.zip(nearest)
-                .for_each(|(into, neighbor)| *into = neighbor.row as i32);
+            into.zip(rows).for_each(|(into, row)| *into = row as i32);
         }
         _ => {
             let into = written[1].slice_mut::<i64>().iter_mut();
-            into.zip(nearest)
-                .for_each(|(into, neighbor)| *into = neighbor.row as i64);
+            into.zip(rows).for_each(|(into, row)| *into = row as i64);
         }
     }
     if let Some(values) = written.get_mut(2) {
         let into = values.slice_mut::<f64>().iter_mut();
-        into.zip(nearest)
-            .for_each(|(into, neighbor)| *into = sought.metric.shown(neighbor.distance));
+        into.zip(found)
+            .for_each(|(into, (_, distance))| *into = distance);
     }
 }

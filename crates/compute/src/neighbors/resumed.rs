@@ -8,9 +8,10 @@ use outcore_core::staging::StagingFolder;
 use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage};
 use outcore_engine::{Plan, Task};
 use outcore_kernels::copy_into;
-use outcore_matrix::{Array, Layout, Target};
+use outcore_matrix::sparse::{NewArrays, NewSparse};
+use outcore_matrix::{Array, Layout, Sparse, Target};
 
-use super::nearest::{Into, add_group, groups_of};
+use super::nearest::{Into, add_group, graph_rows, groups_of, put_graph};
 use super::{Checkpoint, NeighborOptions, Side, Targets};
 
 const FILES: [&str; 2] = ["distances.bin", "rows.bin"];
@@ -40,6 +41,28 @@ pub(super) fn arrays<S: Side>(
         Ok(())
     };
     distances.job_beside(rows, &session, vec![plan], work)
+}
+
+/// Makes a sparse matrix; `plan` is what comes before.
+pub(super) fn graph<S: Side>(
+    session: &Session,
+    side: &S,
+    plan: Plan,
+    options: NeighborOptions,
+    new: NewSparse,
+    checkpoint: Checkpoint,
+) -> Result<Job<Sparse>> {
+    let (within, side) = (session.clone(), side.clone());
+    Job::driven(session, vec![plan], move |stage, plans| {
+        let m = side.queries().end;
+        let mut found = Kept::begin(&within, m, options, &checkpoint)?;
+        search(stage, &side, options, &mut found)?;
+        for mut plan in plans {
+            found.copy_to_graph(&mut plan, new.arrays());
+            stage.run(plan, 1.0)?;
+        }
+        new.finish(&|| stage.is_cancelled())
+    })
 }
 
 impl Checkpoint {
@@ -206,6 +229,33 @@ impl Kept {
         self.home.save(&(&self.name, done))?;
         self.done = done;
         Ok(())
+    }
+
+    /// Adds tasks that copy what was found to the rows of a graph.
+    fn copy_to_graph(&self, plan: &mut Plan, new: &NewArrays) {
+        let (k, index) = (self.k, new.shape().index);
+        let rows = MemorySplit::new(&self.session).block_bytes(COPIED_BYTES) / (16 * k);
+        for queries in cut(0..self.queries, rows) {
+            let [distances, numbers] = [0, 1].map(|side: usize| {
+                let (file, layout) = &self.files[side];
+                let file = plan.extent(file);
+                layout.tile(file, queries.clone(), 0..k)
+            });
+            let task = Task::new("copy")
+                .read(distances.region)
+                .read(numbers.region);
+            let task = graph_rows(new, plan, queries.clone(), k, task);
+            plan.task(task.run(move |cx| {
+                let (from, written) = cx.blocks.split_at_mut(2);
+                let (distances, numbers) =
+                    (distances.of::<f64>(&from[0])?, numbers.of::<u64>(&from[1])?);
+                let places = (0..distances.nrows())
+                    .flat_map(|query| (0..k as usize).map(move |at| (query, at)));
+                let found = places.map(|place| (numbers[place], distances[place]));
+                put_graph(found, k, (queries.start, index), written);
+                Ok(())
+            }));
+        }
     }
 
     /// Adds tasks that copy what was found.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outcore::kernels::{Metric, neighbors_reference, view};
 use outcore::neighbors::{
-    Checkpoint, NeighborOptions, NeighborOutputs, RadiusOptions, nearest_rows,
+    Checkpoint, GraphOutput, NeighborOptions, NeighborOutputs, RadiusOptions, nearest_rows,
     nearest_rows_by_centers, nearest_rows_graph, nearest_rows_over_ranks, rows_within,
 };
 use outcore::ranks::Ranks;
@@ -276,19 +276,25 @@ fn graphs_have_the_rows_of_lists() {
     assert!(kept());
     checkpoint.remove(x.session()).unwrap();
     assert!(!kept());
-    let out = Some(folder.path().join("graph"));
-    let job = nearest_rows_graph(x.session(), (&x).into(), None, options, true, out).unwrap();
-    let graph = job.run().unwrap().read().unwrap().run().unwrap();
-    let indices: &[i32] = bytemuck::cast_slice(&graph.indices);
-    let expected: Vec<i32> = rows
-        .to_vec::<i64>()
-        .unwrap()
-        .iter()
-        .map(|row| *row as i32)
-        .collect();
-    assert_eq!(indices, expected);
-    let values: &[f64] = bytemuck::cast_slice(&graph.values);
-    assert_eq!(values, distances.to_vec::<f64>().unwrap());
+    for checkpoint in [None, Some(checkpoint)] {
+        let output = GraphOutput {
+            has_distances: true,
+            out: Some(folder.path().join("graph")),
+            checkpoint,
+        };
+        let job = nearest_rows_graph(x.session(), (&x).into(), None, options, output).unwrap();
+        let graph = job.run().unwrap().read().unwrap().run().unwrap();
+        let indices: &[i32] = bytemuck::cast_slice(&graph.indices);
+        let expected: Vec<i32> = rows
+            .to_vec::<i64>()
+            .unwrap()
+            .iter()
+            .map(|row| *row as i32)
+            .collect();
+        assert_eq!(indices, expected);
+        let values: &[f64] = bytemuck::cast_slice(&graph.values);
+        assert_eq!(values, distances.to_vec::<f64>().unwrap());
+    }
 }
 
 #[test]

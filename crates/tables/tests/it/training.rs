@@ -305,6 +305,66 @@ fn updates_are_applied_once_and_readers_go_over_to_them() {
     assert!(refused.to_string().contains("other of 1 x 12"), "{refused}");
 }
 
+#[test]
+fn memory_is_divided_anew_while_tables_change() {
+    const DIM: usize = 64;
+    const ROWS: u64 = 60_000;
+    let folder = tempfile::tempdir().unwrap();
+    let session = session_with(folder.path(), WrapDevice::default());
+    let tables = ["useless", "useful"].map(|name| {
+        let path = folder.path().join(name);
+        let encoding = RowEncoding::F32;
+        let mut writer =
+            TableWriter::create_versioned(&session, &path, ROWS, DIM, encoding, None).unwrap();
+        (0..ROWS).for_each(|_| writer.write(&[0.0; DIM]).unwrap());
+        writer.finish().unwrap();
+        let opening = Opening {
+            for_writing: true,
+            ..Opening::default()
+        };
+        Table::open(&session, &[path], &opening).unwrap()
+    });
+    let serving = Serving {
+        cache_bytes: Some(8 << 20),
+        reading_bytes: Some(1 << 20),
+        ..Serving::default()
+    };
+    let set = TableSet::new(&session, tables.into(), serving).unwrap();
+    let slots = |table| set.statistics(table).cache_rows;
+    assert_eq!(slots(0), slots(1));
+    let mut expected = [0, 1].map(|_| vec![0.0; ROWS as usize]);
+    let (mut random, mut next) = (Random(8), 0);
+    let mut found = vec![0.0; 1000 * DIM];
+    for step in 0..500 {
+        // Ids of one table never come again soon, those of the other are among 20,000.
+        let once: Vec<i64> = (next..next + 1000).map(|id| id % ROWS as i64).collect();
+        next += 1000;
+        let often: Vec<i64> = (0..1000).map(|_| random.below(20_000) as i64).collect();
+        for (table, ids) in [once, often].into_iter().enumerate() {
+            if step % 10 == 0 {
+                let rows: Vec<u64> = ids[..500].iter().map(|&id| id as u64).collect();
+                let elements = vec![step as f32; 500 * DIM];
+                set.write_rows(table, &rows, &elements, None, &mut || true)
+                    .unwrap();
+                for row in rows {
+                    expected[table][row as usize] = step as f32;
+                }
+            }
+            let asked = Feature {
+                table,
+                ..each(&ids)
+            };
+            let out = Out::of_f32(&mut found, 1000, DIM).unwrap();
+            set.look_up(&[asked], &mut [out], &mut || true).unwrap();
+            for (row, &id) in found.chunks(DIM).zip(&ids) {
+                assert_eq!(*row, [expected[table][id as usize]; DIM]);
+            }
+        }
+    }
+    assert!(2 * slots(1) > 3 * slots(0), "{} and {}", slots(1), slots(0));
+    set.commit(&[0, 1], &mut || true).unwrap();
+}
+
 /// Two tables without an optimizer, and how they are opened.
 fn create_two(session: &Session, folder: &Path, for_writing: bool) -> [(Vec<PathBuf>, Opening); 2] {
     ["one", "deep/er/two"].map(|name| {
