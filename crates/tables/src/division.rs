@@ -14,8 +14,11 @@ use crate::reuse::RunningCurve;
 use crate::row_cache::RowCache;
 use crate::served::{Counters, Served};
 
-/// One of this many calls is counted: the former where much is missed.
-const COUNTED_CALLS: std::ops::RangeInclusive<f64> = 2.0..=64.0;
+/// One of this many features of calls is counted: the former where much is missed.
+const COUNTED_PART: std::ops::RangeInclusive<f64> = 2.0..=64.0;
+/// 2^64 over the golden ratio. Its multiples are spread evenly, also those of every second or third number: which
+/// features are counted does not go along with the order in which tables are asked.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Sampled row numbers that cost no more time, in all of the miniature caches, than a row that is not in memory.
 const SAMPLED_A_MISS: f64 = 16.0;
 /// Row numbers that are looked up between two divisions.
@@ -38,8 +41,10 @@ pub(crate) struct Division {
     policy: PolicyKind,
     /// None where one table has all, or curves would take too much.
     curves: Option<Mutex<Curves>>,
-    /// Calls before the next one that is counted.
-    uncounted: AtomicU64,
+    /// Features that were looked up.
+    features: AtomicU64,
+    /// One of this many is counted.
+    counted_part: AtomicU64,
 }
 
 struct Curves {
@@ -98,7 +103,8 @@ impl Division {
             bytes: bytes - if adapts { of_curves } else { 0 },
             policy,
             curves,
-            uncounted: AtomicU64::new(0),
+            features: AtomicU64::new(0),
+            counted_part: AtomicU64::new(*COUNTED_PART.start() as u64),
         };
         for (served, rows) in served.iter().zip(division.by_size(served)) {
             division.set_rows(served, rows);
@@ -128,12 +134,17 @@ impl Division {
     /// Counts what a call has looked up, and now and then divides the memory anew.
     pub(crate) fn note(&self, served: &[Served], features: &[Feature<'_>], bagged: &[Bagged]) {
         let Some(curves) = &self.curves else { return };
-        let is_uncounted =
-            self.uncounted
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |calls| {
-                    calls.checked_sub(1)
-                });
-        if is_uncounted.is_ok() {
+        let part = self.counted_part.load(Ordering::Relaxed);
+        let first = self
+            .features
+            .fetch_add(features.len() as u64, Ordering::Relaxed);
+        let is_counted = |at: u64| (first + at).wrapping_mul(GOLDEN) <= u64::MAX / part;
+        let mut chosen = (0..)
+            .zip(features.iter().zip(bagged))
+            .filter(|(at, _)| is_counted(*at))
+            .map(|(_, feature)| feature)
+            .peekable();
+        if chosen.peek().is_none() {
             return;
         }
         // Another call counts now; this one is left out rather than made to wait.
@@ -141,7 +152,7 @@ impl Division {
             return;
         };
         let (mut counted, mut sampled) = (0u64, 0.0);
-        for (feature, bagged) in features.iter().zip(bagged) {
+        for (feature, bagged) in chosen {
             let curve = &mut curves.of_table[feature.table];
             bagged.rows.iter().for_each(|&row| curve.add(row));
             counted += bagged.rows.len() as u64;
@@ -150,9 +161,9 @@ impl Division {
         let known = Known::of(served);
         let recent = known.since(&curves.counted);
         let missed_part = recent.missed.max(1) as f64 / recent.looked_up.max(1) as f64;
-        let calls = sampled / counted.max(1) as f64 / (SAMPLED_A_MISS * missed_part);
-        let calls = calls.clamp(*COUNTED_CALLS.start(), *COUNTED_CALLS.end());
-        self.uncounted.store(calls as u64 - 1, Ordering::Relaxed);
+        let part = sampled / counted.max(1) as f64 / (SAMPLED_A_MISS * missed_part);
+        let part = part.clamp(*COUNTED_PART.start(), *COUNTED_PART.end());
+        self.counted_part.store(part as u64, Ordering::Relaxed);
         curves.counted = known;
         if known.since(&curves.divided).looked_up >= PERIOD_LOOKUPS {
             curves.divided = known;
