@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from cases import HEADLINE
+from cases import FURTHER, HEADLINE
 from harness import headline, plots, results, tables
 from harness.model import ROOT, relative
 
@@ -36,9 +36,9 @@ def main(words: list[str]) -> int:
         write_details(one)
         print(relative(one / "README.md"))
     if is_kept:
-        best = most_complete(folders)
-        write_headline(best, ROOT / "bench" / "README.md")
-        write_front(best, ROOT / "README.md", ROOT / "docs" / "headline.svg")
+        best, further = most_complete(folders), headline.further(folders, FURTHER)
+        write_headline(best, ROOT / "bench" / "README.md", further)
+        write_front(best, ROOT / "README.md", ROOT / "docs" / "headline.svg", further)
         print("bench/README.md\nREADME.md\ndocs/headline.svg")
     return 0
 
@@ -64,15 +64,25 @@ def most_complete(folders: list[Path]) -> Path:
     return max(sorted(folders), key=lambda folder: (measured(folder), folder.name))
 
 
-def write_headline(folder: Path, readme: Path) -> None:
+Further = list[tuple[headline.Line, Path]]
+"""Ratios of other cases, and the folder of each."""
+
+
+def write_headline(folder: Path, readme: Path, further: Further) -> None:
     details = os.path.relpath(folder, readme.parent)
     made = headline.document(results.load(folder), HEADLINE)
     block = f"{made}\nEvery run of every case, with all legs: [{details}]({details}/README.md).\n"
+    rows = [
+        [line.work, line.against, *headline.numbers(line), line.rounds, f"[{of.name}]({os.path.relpath(of, readme.parent)}/README.md)"]
+        for line, of in further
+    ]
+    if rows:
+        block += f"\nOther cases, each where it was measured last:\n\n{tables.table([*headline.HEADS, 'measured'], rows)}\n"
     readme.write_text(between_markers(readme.read_text(), block))
 
 
-def write_front(folder: Path, readme: Path, picture: Path) -> None:
-    lines = headline.front(results.load(folder), HEADLINE)
+def write_front(folder: Path, readme: Path, picture: Path, further: Further) -> None:
+    lines = headline.front(results.load(folder), HEADLINE) + [line for line, _ in further]
     if not lines:
         return
     rows = [[line.work, line.against, " (".join(headline.numbers(line)) + ")"] for line in lines]

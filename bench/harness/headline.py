@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness import results, tables
@@ -32,6 +33,20 @@ def front(runs: list[results.Run], names: Sequence[str]) -> list[Line]:
     cases = [comparison_lines(counted) for counted in measured(runs, names).values()]
     found = [[(line.ratio.median, line) for line in lines if line.ratio] for lines in cases]
     return [min(lines, key=lambda pair: pair[0])[1] for lines in found if lines]
+
+
+def further(folders: Sequence[Path], works: Mapping[str, str]) -> list[tuple[Line, Path]]:
+    """The first ratio of each of these cases, and the last of the folders that have one."""
+    found = []
+    loaded = [(folder, results.load(folder)) for folder in sorted(folders, reverse=True)]
+    for name, work in works.items():
+        for folder, runs in loaded:
+            counted = measured(runs, [name]).get(name)
+            against = counted[-1]["comparisons"][0]["against"] if counted else ""
+            if counted and (ratio := results.compare(counted, against)) and ratio.ratio:
+                found.append((Line(work, against, ratio.ratio, "", f"{len(counted)} x {counted[-1]['rounds']}"), folder))
+                break
+    return found
 
 
 def document(runs: list[results.Run], names: Sequence[str]) -> str:

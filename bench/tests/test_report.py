@@ -93,7 +93,7 @@ def test_the_front_page_has_the_first_ratio_of_each_case_and_a_picture(folder: P
     monkeypatch.setattr(report, "HEADLINE", ("gemm", "pca"))
     readme, picture = folder / "front.md", folder / "front.svg"
     readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.write_front(folder, readme, picture)
+    report.write_front(folder, readme, picture, [])
     lines = readme.read_text().splitlines()
     assert lines[0] == "before" and lines[-1] == "after" and "old" not in lines
     assert "| a product | the others | **0.65** (0.50 to 0.80) |" in lines
@@ -115,6 +115,18 @@ def test_the_headline_is_of_the_newest_folder_that_has_the_most_of_it(tmp_path: 
         for case_name in cases:
             runner.claim(tmp_path / name, {**made(), "case": case_name})
     assert report.most_complete(results.all_in(tmp_path)).name == "2026-01-02"
+
+
+def test_other_cases_are_told_from_where_they_were_measured_last(tmp_path: Path) -> None:
+    for name, case_name in (("2026-01-01", "knn"), ("2026-01-02", "knn"), ("2026-01-03", "gemm")):
+        runner.claim(tmp_path / "results" / name, {**made(), "case": case_name})
+    further = headline.further(results.all_in(tmp_path / "results"), {"knn": "neighbours", "pca": "components"})
+    assert [(line.work, line.against, folder.name) for line, folder in further] == [("neighbours", "the others", "2026-01-02")]
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{report.BEGIN}\n{report.END}\n")
+    report.write_headline(tmp_path / "results" / "2026-01-03", readme, further)
+    line = "| neighbours | the others | **0.65** | 0.50 to 0.80 | 1 x 2 | [2026-01-02](results/2026-01-02/README.md) |"
+    assert line in readme.read_text().splitlines()
 
 
 def test_a_trial_is_marked_and_has_no_place_in_the_headline(tmp_path: Path) -> None:
