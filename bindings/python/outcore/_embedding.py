@@ -463,7 +463,7 @@ class TableSet:
         Tables that another process commits together are all of the same commit.
     cache, policy, reading, readers, writable, session
         As of `Table.open`. Memory is divided between the tables by the bytes of all their rows, and then again and again by
-        what it saves, unless they are writable or have less than 3.2 MiB of cache each.
+        what it saves, unless they have less than 3.2 MiB of cache each.
     """
 
     def __init__(
@@ -716,8 +716,9 @@ class _Call(NamedTuple):
 
 
 class _Joined(NamedTuple):
-    """Tables whose results are side by side: their numbers, their elements together, and the type of those."""
+    """Tables whose results are side by side: their names, their numbers, their elements together, and the type of those."""
 
+    names: list[str]
     numbers: list[int]
     dims: list[int]
     dtype: np.dtype[Any]
@@ -725,7 +726,7 @@ class _Joined(NamedTuple):
     @classmethod
     def of(cls, tables: Sequence[Table]) -> _Joined:
         numbers, dims = [table._number for table in tables], [table.dim for table in tables]
-        return cls(numbers, dims, _common(table.dtype for table in tables))
+        return cls([table.name for table in tables], numbers, dims, _common(table.dtype for table in tables))
 
 
 def _common(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
@@ -737,12 +738,16 @@ def _jagged(batch: JaggedBatch, tables: _Joined) -> _Call:
     ids = _integers(batch.ids, "ids")
     if ids.ndim != 1:
         raise ShapeError(f"ids of shape {ids.shape}, which are no list")
-    lengths, features = _lengths(batch), len(tables.numbers)
+    lengths, features = _lengths(batch, tables.names), len(tables.numbers)
     if not features or lengths.size % features:
         raise ShapeError(f"{lengths.size} lengths are no equal numbers of bags for {features} features")
     bags = lengths.size // features
     if lengths.ndim != 1 and lengths.shape != (features, bags):
         raise ShapeError(f"lengths of shape {lengths.shape} for {features} features, which are the rows")
+    if len(found := np.flatnonzero(lengths < 0)):
+        feature, bag = divmod(int(found[0]), bags)
+        length = lengths.ravel()[found[0]]
+        raise ArgumentError(f"{tables.names[feature]}: bag {bag} of feature {feature} has length {length}")
     weights = batch.per_sample_weights
     if weights is not None:
         weights = np.ascontiguousarray(weights, np.float32)
@@ -778,7 +783,7 @@ def _cut(block: npt.NDArray[Any], dims: list[int]) -> list[Rows]:
     return [part.reshape(bags, dim) for part, dim in zip(parts, dims, strict=True)]
 
 
-def _lengths(batch: JaggedBatch) -> npt.NDArray[Any]:
+def _lengths(batch: JaggedBatch, names: list[str]) -> npt.NDArray[Any]:
     if batch.lengths is not None and batch.offsets is None:
         return _integers(batch.lengths, "lengths")
     if batch.lengths is not None or batch.offsets is None:
@@ -788,7 +793,9 @@ def _lengths(batch: JaggedBatch) -> npt.NDArray[Any]:
         raise ShapeError("offsets of all bags are a list that begins with 0 and ends with the number of ids")
     if len(found := np.flatnonzero(offsets[1:] < offsets[:-1])):
         at = int(found[0]) + 1
-        raise ArgumentError(f"offset {offsets[at]} of bag {at} is less than {offsets[at - 1]}, the one before it")
+        bags = max((len(offsets) - 1) // max(len(names), 1), 1)
+        name = names[min((at - 1) // bags, len(names) - 1)] if names else "no table"
+        raise ArgumentError(f"{name}: offset {offsets[at]} of bag {at} of all features is less than the one before, {offsets[at - 1]}")
     return np.diff(offsets)
 
 

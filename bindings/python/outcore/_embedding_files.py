@@ -8,7 +8,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, cast
@@ -81,13 +81,17 @@ def pack(
         if len(slots) != rows.count:
             raise ArgumentError(f"{name}: a placement of {len(slots)} rows for a table of {rows.count}")
         writer = _native.RowWriter.placed(session._inner, name, rows.dim, encoding, slots, replicas)
-    _write(writer, rows, [range(rows.count)] if slots is None else _by_slot(slots, replicas, session), encoding)
+    if slots is None:
+        _write(writer, rows, [range(rows.count)], encoding)
+    else:
+        with contextlib.closing(_by_slot(slots, replicas, session)) as orders:
+            _write(writer, rows, orders, encoding)
     return Table.open(path, session=session)
 
 
 def _by_slot(
     slots: npt.NDArray[np.uint32], replicas: npt.NDArray[np.int64] | None, session: Session
-) -> Iterator[npt.NDArray[Any]]:
+) -> Generator[npt.NDArray[Any]]:
     """Numbers of rows in the order of their slots, then those of the pages of replicas."""
     held = session._engine.reserve("the order of rows", max(slots.nbytes, 1))
     try:
@@ -96,10 +100,10 @@ def _by_slot(
             of_rows = slots[first : first + ORDERED_ROWS]
             order[of_rows] = np.arange(first, first + len(of_rows), dtype=np.uint32)
         yield order
+        if replicas is not None:
+            yield replicas[replicas >= 0]
     finally:
         held.release()
-    if replicas is not None:
-        yield replicas[replicas >= 0]
 
 
 SHORT = {"int8": "int8_scale_first", "int4": "int4_scale_first"}

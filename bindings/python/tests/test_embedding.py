@@ -251,6 +251,19 @@ def test_packed_tables(tmp_path: Path, session: oc.Session, weight: np.ndarray, 
         Table.open([tmp_path / "again", tmp_path / "packed"], session=session)
 
 
+def test_a_shard_that_is_cut_while_it_is_served_fails_the_rows_that_it_had(tmp_path: Path, session: oc.Session) -> None:
+    paths = [tmp_path / f"{number}.npy" for number in range(2)]
+    for number, path in enumerate(paths):
+        np.save(path, np.full((1000, 16), number, "float32"))
+    table = Table.open(paths, cache=0, session=session)
+    os.truncate(paths[1], 128 + 64 * 500)
+    with pytest.raises(oc.errors.OutcoreError, match=r"row 1900 of .*0\.npy.*1\.npy") as failed:
+        table[[5, 1100, 1900]]
+    (rows,) = failed.value.results  # type: ignore[attr-defined]
+    same(rows[:2], [[0] * 16, [1] * 16])
+    assert np.isnan(rows[2]).all()
+
+
 def test_several_features_of_several_tables(tmp_path: Path, session: oc.Session) -> None:
     random = np.random.default_rng(6)
     weights = [random.standard_normal((100 * (1 + number), 4 * (1 + number))).astype("float32") for number in range(5)]
@@ -342,12 +355,12 @@ def test_what_makes_no_batch_of_features_is_refused(tmp_path: Path, session: oc.
         (JaggedBatch(ids, lengths=[[3], [2]]), errors.ArgumentError, "the lengths are 5 together, for 6 ids"),
         (JaggedBatch(ids, lengths=[[3], [4]]), errors.ArgumentError, "more than the 6 ids"),
         (JaggedBatch(ids, lengths=[[3, 0, 0, 3]]), errors.ShapeError, r"lengths of shape \(1, 4\) for 2 features"),
-        (JaggedBatch(ids, lengths=[[7], [-1]]), errors.ArgumentError, "more than the 6 ids"),
-        (JaggedBatch(ids, lengths=[[-1], [7]]), errors.ArgumentError, "feature 0, which is of table 0, has length -1"),
+        (JaggedBatch(ids, lengths=[[7], [-1]]), errors.ArgumentError, "1.npy: bag 0 of feature 1 has length -1"),
+        (JaggedBatch(ids, lengths=[[-1], [7]]), errors.ArgumentError, "0.npy: bag 0 of feature 0 has length -1"),
         (JaggedBatch(ids), errors.ArgumentError, "either offsets or lengths"),
         (JaggedBatch(ids, lengths=[3, 3], offsets=[0, 3, 6]), errors.ArgumentError, "either offsets or lengths"),
         (JaggedBatch(ids, offsets=[1, 3, 6]), errors.ShapeError, "begins with 0"),
-        (JaggedBatch(ids, offsets=[0, 6, 3]), errors.ArgumentError, "offset 3 of bag 2 is less than 6"),
+        (JaggedBatch(ids, offsets=[0, 6, 3]), errors.ArgumentError, "1.npy: offset 3 of bag 2 of all features is less than the one before, 6"),
         (JaggedBatch(ids.reshape(2, 3), lengths=[3, 3]), errors.ShapeError, "which are no list"),
         (JaggedBatch(ids, lengths=[3, 3], per_sample_weights=[1.0]), errors.ShapeError, "per_sample_weights of shape"),
         (JaggedBatch(ids, lengths=[3, 3], tables=[]), errors.ShapeError, "for 0 features"),

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from outcore.embedding import Feature, JaggedBatch, Optimizer, Table, TableSet, create, pack
-from outcore.errors import ArgumentError, LockedError, ShapeError, TruncatedError
+from outcore.errors import ArgumentError, CorruptError, LockedError, ShapeError, TruncatedError
 from outcore.torch import SGD, Embedding, EmbeddingBag, RowwiseAdagrad, SparseAdam
 
 ROWS, DIM = 4000, 16
@@ -271,6 +271,42 @@ def test_pages_that_are_cut_off_are_noticed(tmp_path: Path) -> None:
     for writable in (False, True):
         with pytest.raises(TruncatedError, match="pages"):
             Table.open(tmp_path / "t", writable=writable)
+
+
+@pytest.mark.parametrize("cache", [0, "4MiB"])
+def test_a_flipped_bit_ends_the_step_that_needs_it_and_leaves_the_rest(cache: int | str, tmp_path: Path) -> None:
+    create(weights(), tmp_path / "t", "sgd")
+    with open(tmp_path / "t" / "pages", "r+b") as pages:
+        # Of row 130, in the third page of 63 rows, wherever the first page lies.
+        place = pages.read().index(weights()[130].tobytes())
+        pages.seek(place)
+        pages.write(bytes([weights()[130].tobytes()[0] ^ 1]))
+    tables = TableSet({"t": tmp_path / "t"}, writable=True, cache=cache)
+    table, ones = tables["t"], np.ones((2, DIM), np.float32)
+    for change in (
+        lambda: tables.train([Feature("t", [5, 130])], [ones], "sgd", lr=1.0),
+        lambda: table.update([5, 140], ones),
+        lambda: table[[5, 140]],
+    ):
+        with pytest.raises(CorruptError, match=r"checksum of page 2 does not match, which row 1[34]0 of .*/t needs"):
+            change()
+    # Nothing of the steps that failed has counted; others go on, and are committed.
+    np.testing.assert_array_equal(table[5], weights()[5])
+    tables.train([Feature("t", [5, 7])], [ones], "sgd", lr=1.0)
+    tables.commit()
+    fresh = Table.open(tmp_path / "t")
+    np.testing.assert_array_equal(fresh[[5, 7, 8]], weights()[[5, 7, 8]] - np.float32([[1], [1], [0]]))
+
+
+def test_the_padding_of_an_embedding_is_not_trained(tmp_path: Path) -> None:
+    create(weights(), tmp_path / "t", "sgd")
+    ours = Embedding(Table.open(tmp_path / "t", writable=True), padding_idx=3)
+    theirs = nn.Embedding(ROWS, DIM, padding_idx=3, _weight=torch.from_numpy(weights()))
+    for net, optimizer in ((ours, SGD(ours, lr=1.0)), (theirs, torch.optim.SGD(theirs.parameters(), lr=1.0))):
+        net(torch.tensor([3, 4, 3])).sum().backward()
+        optimizer.step()
+    np.testing.assert_array_equal(ours.table[:10], theirs.weight.detach().numpy()[:10])
+    np.testing.assert_array_equal(ours.table[3], weights()[3])
 
 
 def test_a_version_is_told_while_a_step_goes_on(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ use crate::served::{Counters, Served};
 
 /// One of this many features of calls is counted: the former where much is missed.
 const COUNTED_PART: std::ops::RangeInclusive<f64> = 2.0..=64.0;
-/// 2^64 over the golden ratio. Its multiples are spread evenly, also those of every second or third number: which
-/// features are counted does not go along with the order in which tables are asked.
+/// 2^64 over the golden ratio: its multiples are spread evenly. Which features of a table are counted goes by their
+/// number there, so that tables asked together are counted together, and those asked in turn equally often.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Sampled row numbers that cost no more time, in all of the miniature caches, than a row that is not in memory.
 const SAMPLED_A_MISS: f64 = 16.0;
@@ -41,8 +41,8 @@ pub(crate) struct Division {
     policy: PolicyKind,
     /// None where one table has all, or curves would take too much.
     curves: Option<Mutex<Curves>>,
-    /// Features that were looked up.
-    features: AtomicU64,
+    /// Of each table, features that were looked up.
+    features: Vec<AtomicU64>,
     /// One of this many is counted.
     counted_part: AtomicU64,
 }
@@ -103,7 +103,7 @@ impl Division {
             bytes: bytes - if adapts { of_curves } else { 0 },
             policy,
             curves,
-            features: AtomicU64::new(0),
+            features: served.iter().map(|_| AtomicU64::new(0)).collect(),
             counted_part: AtomicU64::new(*COUNTED_PART.start() as u64),
         };
         for (served, rows) in served.iter().zip(division.by_size(served)) {
@@ -135,15 +135,12 @@ impl Division {
     pub(crate) fn note(&self, served: &[Served], features: &[Feature<'_>], bagged: &[Bagged]) {
         let Some(curves) = &self.curves else { return };
         let part = self.counted_part.load(Ordering::Relaxed);
-        let first = self
-            .features
-            .fetch_add(features.len() as u64, Ordering::Relaxed);
-        let is_counted = |at: u64| (first + at).wrapping_mul(GOLDEN) <= u64::MAX / part;
-        let mut chosen = (0..)
-            .zip(features.iter().zip(bagged))
-            .filter(|(at, _)| is_counted(*at))
-            .map(|(_, feature)| feature)
-            .peekable();
+        let is_counted = |feature: &Feature<'_>| {
+            let number = self.features[feature.table].fetch_add(1, Ordering::Relaxed);
+            number.wrapping_mul(GOLDEN) <= u64::MAX / part
+        };
+        let chosen = features.iter().zip(bagged);
+        let mut chosen = chosen.filter(|(feature, _)| is_counted(feature)).peekable();
         if chosen.peek().is_none() {
             return;
         }
@@ -165,9 +162,9 @@ impl Division {
         let part = part.clamp(*COUNTED_PART.start(), *COUNTED_PART.end());
         self.counted_part.store(part as u64, Ordering::Relaxed);
         curves.counted = known;
-        if known.since(&curves.divided).looked_up >= PERIOD_LOOKUPS {
+        let is_due = known.since(&curves.divided).looked_up >= PERIOD_LOOKUPS;
+        if is_due && self.divide(served, &curves.of_table) {
             curves.divided = known;
-            self.divide(served, &curves.of_table);
             curves
                 .of_table
                 .iter_mut()
@@ -175,14 +172,15 @@ impl Division {
         }
     }
 
-    fn divide(&self, served: &[Served], curves: &[RunningCurve]) {
+    /// False, for another time, where a table is being changed.
+    fn divide(&self, served: &[Served], curves: &[RunningCurve]) -> bool {
         // A step knows rows by their slots, which change; it is not waited for.
         let gates = served.iter().filter_map(|served| served.gate.as_ref());
         let Some(_shared) = gates
             .map(|gate| gate.shared_if_free())
             .collect::<Option<Vec<_>>>()
         else {
-            return;
+            return false;
         };
         let least = self.by_size(served);
         let demands: Vec<CacheDemand> = served
@@ -196,7 +194,7 @@ impl Division {
             })
             .collect();
         let Ok(wanted) = split_cache(self.bytes, &demands) else {
-            return;
+            return true;
         };
         let now: Vec<u64> = served
             .iter()
@@ -210,7 +208,7 @@ impl Division {
                 .sum()
         };
         if misses(&now) - misses(&wanted) <= WORTH_IT * misses(&now) {
-            return;
+            return true;
         }
         // What some give up, others get.
         for grows in [false, true] {
@@ -220,6 +218,7 @@ impl Division {
                 }
             }
         }
+        true
     }
 }
 

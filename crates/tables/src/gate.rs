@@ -42,7 +42,7 @@ impl Gate {
         Ok(Shared(self))
     }
 
-    /// The same, unless a step has it now.
+    /// The same, unless a step has it now; also where one waits, perhaps for a share that the caller has.
     pub(crate) fn shared_if_free(&self) -> Option<Shared<'_>> {
         let mut holders = self.holders.locked();
         holders.shared += usize::from(!holders.alone);
@@ -147,11 +147,13 @@ mod tests {
         let gate = Gate::default();
         let cancelled = |outcome: Result<()>| matches!(outcome, Err(Error::Cancelled));
         let shared = gate.shared(&mut || false).unwrap();
+        assert!(gate.shared_if_free().is_some());
         assert!(cancelled(gate.alone(&mut || false).map(drop)));
         // The step that gave up keeps no look-up waiting.
         drop(gate.shared(&mut || false).unwrap());
         drop(shared);
         let alone = gate.alone(&mut || false).unwrap();
+        assert!(gate.shared_if_free().is_none());
         assert!(cancelled(gate.shared(&mut || false).map(drop)));
         drop(alone);
         drop(gate.shared(&mut || false).unwrap());

@@ -104,12 +104,11 @@ impl Rewriting<'_> {
                 let mut window = Window::to_change();
                 // Rows of a page follow each other, so a page is in one window.
                 while let Some(&row) = rows.peek() {
-                    let page = self.versioned.layout.find(row).0;
-                    let is_new = window.units.last().is_none_or(|(key, _)| key.unit != page);
-                    if is_new && service.is_full(&window) {
+                    let (number, served) = (self.number as u32, &tables[self.number]);
+                    if service.is_full(&window) && window.begins_unit(number, served, row) {
                         break;
                     }
-                    window.miss(self.number as u32, &tables[self.number], row);
+                    window.miss(number, served, row);
                     rows.next();
                 }
                 reading.push_back(Reading::begin(service, tables, window)?);

@@ -17,7 +17,7 @@ use outcore_kernels::fetch_from;
 const CHUNK_BYTES: u64 = 2 << 20;
 /// Chunks of a small cache, so that memory is divided finely.
 const CHUNKS_MIN: u64 = 8;
-/// Of a cache that has grown: each is a mapping of its own.
+/// Of a cache that has grown: each is a mapping of its own. Where rows stay, chunks keep their length.
 const CHUNKS_MAX: u64 = 4096;
 /// An entry of a table that is half empty at least and three quarters at most, and the row number by slot.
 const INDEX_BYTES: u64 = 4 * 8 + 8;
@@ -144,6 +144,7 @@ impl RowCache {
             self.chunk_shift = shift;
         }
         let count = (slots.max(slots_min) >> self.chunk_shift) as usize;
+        self.keep_before(count << self.chunk_shift);
         while self.chunks.len() > count {
             self.shrink();
         }
@@ -156,10 +157,9 @@ impl RowCache {
         self.grow();
     }
 
-    /// Takes away the last chunk. Rows that stay move from there to others, of which there are enough.
+    /// Takes away the last chunk, from which rows that stay have moved.
     fn shrink(&mut self) {
         let left = self.chunks.len().saturating_sub(1) << self.chunk_shift;
-        self.keep_before(left);
         self.chunks.pop();
         self.epoch += 1;
         for slot in left..self.rows.len() {

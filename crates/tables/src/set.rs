@@ -608,13 +608,16 @@ impl TableSet {
         let service = &self.inner.service;
         let tables = service.tables();
         let _numbers = service.hold_numbers(features.iter().map(Feature::held_bytes).sum())?;
-        let bagged = bagged(&tables, features)?;
+        let mut bagged = bagged(&tables, features)?;
         let numbers = features.iter().map(|feature| feature.table);
         let _shared = shared(&tables, numbers, go_on)?;
         let (mut window, mut missing) = (Window::default(), Vec::new());
         let go_on = &mut now_and_then(go_on);
-        for (feature, bagged) in features.iter().zip(&bagged) {
+        for (feature, bagged) in features.iter().zip(&mut bagged) {
             let served = &tables[feature.table];
+            // In the order of pages, each of which is read once.
+            bagged.rows.sort_unstable();
+            bagged.rows.dedup();
             for rows in bagged.rows.chunks(BLOCK) {
                 if !go_on() {
                     return Err(Error::Cancelled);
@@ -624,10 +627,11 @@ impl TableSet {
                 missing.extend(rows.iter().copied().filter(is_missing));
                 drop(cache);
                 for row in missing.drain(..) {
-                    window.miss(feature.table as u32, served, row);
-                    if service.is_full(&window) {
+                    let number = feature.table as u32;
+                    if service.is_full(&window) && window.begins_unit(number, served, row) {
                         Reading::load(service, &tables, &mut window, go_on)?;
                     }
+                    window.miss(number, served, row);
                 }
             }
         }

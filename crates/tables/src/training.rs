@@ -19,7 +19,7 @@ use crate::optimizer::Optimizer;
 use crate::packed::is_permutation;
 use crate::rewriting::{MOVED_BYTES, rewrite};
 use crate::row_cache::NO_SLOT;
-use crate::served::{Tables, served};
+use crate::served::{Tables, UNCOUNTED_BYTES, served};
 use crate::set::TableSet;
 use crate::table::Table;
 use crate::versioned::{Versioned, Writer};
@@ -33,6 +33,9 @@ const MEMBER_BYTES: u64 = (size_of::<(u64, u32, u32)>() + size_of::<(u64, Range<
 
 /// Bytes of a row that is changed: its slot, its place among those that are not in memory, and where its page goes.
 const CHANGED_BYTES: u64 = (size_of::<u32>() + size_of::<usize>()) as u64 + MOVED_BYTES;
+
+/// Bytes of a changed row that is written: its slot, and where its page goes.
+const WRITTEN_BYTES: u64 = size_of::<u32>() as u64 + MOVED_BYTES;
 
 /// What a loss says of a look-up.
 #[derive(Clone, Copy, Debug)]
@@ -178,8 +181,8 @@ impl TableSet {
     ///
     /// # Errors
     /// [`Error::Value`] for tables that were not opened for writing or were made for another optimizer,
-    /// and for a maximum; [`Error::Shape`]; [`Error::Cancelled`]; those of the device, such as a full
-    /// disk.
+    /// and for a maximum; [`Error::Shape`]; [`Error::OverBudget`]; [`Error::Cancelled`]; those of the
+    /// device, such as a full disk.
     pub fn train(
         &self,
         gradients: &[Gradient<'_>],
@@ -527,18 +530,27 @@ impl<'a> Step<'a> {
     /// Writes rows that have changed in the cache, those first that changed longest ago.
     fn write_changed(&mut self, count: usize, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
         let (service, served) = (&self.set.inner.service, &self.tables[self.number]);
-        let cache = served.cache.seen();
-        let listed = (cache.changed() as usize).min(count);
-        let _numbers =
-            service.hold_numbers((size_of::<u32>() as u64 + MOVED_BYTES) * listed as u64)?;
-        let slots = cache.changed_first(count);
-        let rows = slots.iter().map(|&slot| cache.number(slot));
-        self.rewrite(rows, go_on, &mut |at, record| {
-            record.copy_from_slice(cache.row(slots[at]));
-        })?;
-        drop(cache);
-        let mut cache = served.cache.changed();
-        slots.iter().for_each(|&slot| cache.written(slot));
+        let mut left = (served.cache.seen().changed() as usize).min(count);
+        while left > 0 {
+            // Where the list of all has no room, some at a time: a page may be written again for rows that follow.
+            let (_numbers, part) = match service.hold_numbers(WRITTEN_BYTES * left as u64) {
+                Ok(held) => (held, left),
+                Err(Error::OverBudget { .. }) => {
+                    (None, left.min((UNCOUNTED_BYTES / WRITTEN_BYTES) as usize))
+                }
+                Err(error) => return Err(error),
+            };
+            let cache = served.cache.seen();
+            let slots = cache.changed_first(part);
+            let rows = slots.iter().map(|&slot| cache.number(slot));
+            self.rewrite(rows, go_on, &mut |at, record| {
+                record.copy_from_slice(cache.row(slots[at]));
+            })?;
+            drop(cache);
+            let mut cache = served.cache.changed();
+            slots.iter().for_each(|&slot| cache.written(slot));
+            left -= part;
+        }
         Ok(())
     }
 

@@ -36,9 +36,10 @@ pub(crate) struct Missing {
     pub(crate) at: usize,
 }
 
-/// What a row to read takes: its place in the list, and in the map of rows, a half to seven eighths of which is filled.
+/// What a row to read takes at most: its place in a list that doubles, and in the map of rows, of which seven sixteenths
+/// are filled when it has grown.
 pub(crate) const MISSING_BYTES: usize =
-    size_of::<Missing>() + 2 * (size_of::<((u32, u64), u32)>() + 1);
+    2 * size_of::<Missing>() + 16 * (size_of::<((u32, u64), u32)>() + 1) / 7;
 
 /// Rows of one bag: all that are left of it, or the next ones.
 pub(crate) struct Piece {
@@ -48,6 +49,15 @@ pub(crate) struct Piece {
     pub(crate) positions: Range<usize>,
     /// Index of the first in `sources`.
     pub(crate) first_source: usize,
+}
+
+/// A row that later bags need, of a page that is read for this window.
+pub(crate) struct Later {
+    pub(crate) row: u64,
+    /// Its page.
+    pub(crate) key: UnitKey,
+    /// Where it is in the page.
+    pub(crate) at: usize,
 }
 
 /// Slots of one table's cache.
@@ -62,6 +72,8 @@ pub(crate) struct Window {
     pub(crate) units: Vec<(UnitKey, Unit)>,
     pub(crate) missing: Vec<Missing>,
     pub(crate) pieces: Vec<Piece>,
+    /// Rows of one table that are taken into the cache with those that are missing, so that their pages are read once.
+    pub(crate) later: Vec<Later>,
     pub(crate) sources: Vec<Source>,
     pub(crate) kept: Vec<u8>,
     /// Slots that were used.
@@ -109,6 +121,22 @@ impl Window {
             });
         }
         known
+    }
+
+    /// Whether the row's unit is another one than the last of the window.
+    pub(crate) fn begins_unit(&self, number: u32, served: &Served, row: u64) -> bool {
+        let unit = served.table.unit_of(row).0.key;
+        (self.units.last()).is_none_or(|(key, _)| (key.table, key.unit) != (number, unit))
+    }
+
+    /// Whether a row is to be read.
+    pub(crate) fn misses(&self, table: u32, row: u64) -> bool {
+        self.rows.contains_key(&(table, row))
+    }
+
+    /// The number of a page that is to be read.
+    pub(crate) fn page(&self, key: &UnitKey) -> Option<u32> {
+        self.unit_numbers.get(key).copied()
     }
 
     /// Has rows that lie in several pages read from those with which the pages are few.

@@ -1,5 +1,6 @@
 //! Look-ups against a plain model of them: all rows in memory, one bag after another.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -582,6 +583,41 @@ fn a_page_that_many_threads_need_is_read_by_few() {
         of_six < 2 * of_one,
         "{of_six} units by six threads, {of_one} by one"
     );
+}
+
+#[test]
+fn a_page_is_read_once_a_call_however_many_windows_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path());
+    let path = folder.path().join("table");
+    let (dim, rows) = (8, 20_000);
+    write_rows(&session, &path, rows, dim, RowEncoding::F32);
+    let serving = Serving {
+        cache_bytes: Some(4 << 20),
+        reading_bytes: Some(1 << 20),
+        ..Serving::default()
+    };
+    let bags = Random(5).bags(1000, rows);
+    let expected = bits(&model(RowEncoding::F32, dim, &bags, None, Pooling::Sum));
+    let pages: HashSet<i64> = bags.iter().flatten().map(|row| row / 127).collect();
+    for is_prefetched in [false, true] {
+        let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
+        if is_prefetched {
+            let ids: Vec<i64> = bags.concat();
+            let feature = Feature {
+                table: 0,
+                ids: Ids::I64(&ids),
+                bags: Bags::Each,
+                mode: Pooling::Sum,
+                weights: None,
+                padding: None,
+            };
+            set.load(&[feature], &mut || true).unwrap();
+        }
+        let found = look_up(&set, 0, &bags, None, Pooling::Sum);
+        assert_eq!(bits(&found), expected);
+        assert_eq!(set.statistics(0).units_read, pages.len() as u64);
+    }
 }
 
 #[test]

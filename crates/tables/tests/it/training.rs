@@ -341,15 +341,6 @@ fn memory_is_divided_anew_while_tables_change() {
         next += 1000;
         let often: Vec<i64> = (0..1000).map(|_| random.below(20_000) as i64).collect();
         for (table, ids) in [once, often].into_iter().enumerate() {
-            if step % 10 == 0 {
-                let rows: Vec<u64> = ids[..500].iter().map(|&id| id as u64).collect();
-                let elements = vec![step as f32; 500 * DIM];
-                set.write_rows(table, &rows, &elements, None, &mut || true)
-                    .unwrap();
-                for row in rows {
-                    expected[table][row as usize] = step as f32;
-                }
-            }
             let asked = Feature {
                 table,
                 ..each(&ids)
@@ -358,6 +349,16 @@ fn memory_is_divided_anew_while_tables_change() {
             set.look_up(&[asked], &mut [out], &mut || true).unwrap();
             for (row, &id) in found.chunks(DIM).zip(&ids) {
                 assert_eq!(*row, [expected[table][id as usize]; DIM]);
+            }
+            // Rows that are in memory now, so that they change there.
+            if step % 10 == 0 {
+                let rows: Vec<u64> = ids[..500].iter().map(|&id| id as u64).collect();
+                let elements = vec![step as f32; 500 * DIM];
+                set.write_rows(table, &rows, &elements, None, &mut || true)
+                    .unwrap();
+                for row in rows {
+                    expected[table][row as usize] = step as f32;
+                }
             }
         }
     }
