@@ -47,7 +47,7 @@ class ConvergenceWarning(UserWarning):
 
 
 class _Found(tuple):  # type: ignore[type-arg]
-    """A tuple with what is known of it.
+    """a tuple with what is known of it.
 
     Attributes
     ----------
@@ -119,11 +119,11 @@ def convergence(
 
 
 class EigenPairs(_Found):
-    """`w, V = eigsh(...)`, with what else is known."""
+    __doc__ = f"`w, V = eigsh(...)`: {_Found.__doc__}"
 
 
 class SingularTriplets(_Found):
-    """`U, s, Vt = svds(...)`, with what else is known."""
+    __doc__ = f"`U, s, Vt = svds(...)`: {_Found.__doc__}"
 
 
 class Laplacian:
@@ -216,7 +216,8 @@ def eigsh(
     v0 : array_like of shape (n,), optional
         The first of the start vectors; the others are random.
     ncv : int, optional
-        Columns at which the basis is contracted; default 2 k and six blocks.
+        Columns at which the basis is contracted; default 2 k and six blocks. Fewer than what the pairs and three blocks take count as
+        that many.
     maxiter : int
         Restarts at most.
     tol : float

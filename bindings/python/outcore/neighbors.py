@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -25,6 +26,7 @@ from ._settings import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_rows
 from ._team import AllRows, together
 from .errors import ArgumentError, ShapeError
+from .ranks import ranks_of
 
 __all__ = ["KNeighborsClassifier", "KNeighborsRegressor", "NearestNeighbors"]
 
@@ -113,7 +115,7 @@ class _Neighbors(Estimator):
         self, X: Any, k: Any, out: Outputs | None = None, checkpoint: PathLike | None = None, search: str | None = None
     ) -> tuple[Array, Array]:
         """Distances and numbers of the k nearest rows to each of X, or to each row but itself. `search`: what tells a checkpoint
-        that rows and queries are the same; the caller removes it then."""
+        that rows and queries are the same. The caller removes it."""
         check_is_fitted(self)
         with together(self.comm) as team:
             X = self._queries(X, 1 if team is None else 0)
@@ -138,9 +140,17 @@ class _Neighbors(Estimator):
             if team is not None:
                 self.times_ = found[2]
             results = result_of(session, found[0], distances), result_of(session, found[1], numbers)
-        if checkpoint is not None and search is None:
-            remove_checkpoint(session, checkpoint, None if team is None else team.rank)
         return results
+
+    @contextlib.contextmanager
+    def _found(
+        self, X: Any, k: Any = None, out: Outputs | None = None, checkpoint: PathLike | None = None
+    ) -> Iterator[tuple[Array, Array]]:
+        """The same; what a checkpoint has of it is removed when it has been used."""
+        yield self._nearest(X, k, out, checkpoint)
+        if checkpoint is not None:
+            rank = None if self.comm in (None, False) else ranks_of(self.comm).rank
+            remove_checkpoint(self._session(self._rows), checkpoint, rank)
 
     def _kept(self, X: Any, checkpoint: PathLike | None, search: str | None = None) -> tuple[str, str] | None:
         """A checkpoint, and what tells it that rows and queries are the same."""
@@ -169,9 +179,10 @@ class _Neighbors(Estimator):
         kept = self._kept(X, checkpoint)
         job = _native.neighbors_graph(session._inner, rows, queries, reach, self.metric, has_distances, path, kept)
         graph = Sparse._result(session, session._run(job, label, self.progress))
+        found = graph.scipy(progress=self.progress) if out is None else graph
         if checkpoint is not None:
             remove_checkpoint(session, checkpoint, None)
-        return graph.scipy(progress=self.progress) if out is None else graph
+        return found
 
     def kneighbors(
         self,
@@ -212,10 +223,10 @@ class _Neighbors(Estimator):
             For more neighbours than rows, and for a checkpoint of another search. NotFiniteError. NoMemoryError, where results do
             not fit memory.
         """
-        distances, numbers = self._nearest(X, n_neighbors, out, checkpoint)
-        if out is not None:
-            return (distances, numbers) if return_distance else numbers
-        return (distances.numpy(), numbers.numpy()) if return_distance else numbers.numpy()
+        with self._found(X, n_neighbors, out, checkpoint) as (distances, numbers):
+            if out is not None:
+                return (distances, numbers) if return_distance else numbers
+            return (distances.numpy(), numbers.numpy()) if return_distance else numbers.numpy()
 
     def kneighbors_graph(
         self,
@@ -340,6 +351,7 @@ class NearestNeighbors(_Neighbors):
         sort_results: bool = False,
         *,
         out: PathLike | None = None,
+        checkpoint: PathLike | None = None,
     ) -> Any:
         """The rows within a radius of each query, in the order of the rows. Distances are compared in float64.
 
@@ -355,6 +367,9 @@ class NearestNeighbors(_Neighbors):
             Nearest first, and of equal distances the row that comes first. Only in memory, and with distances.
         out : path, optional
             A folder for a matrix of any size, as of `radius_neighbors_graph`.
+        checkpoint : path, optional
+            A folder where rows of the result that are whole are kept until all are: a search that was killed, called again, goes
+            on from there and gives the same bytes. Results are then written twice.
 
         Returns
         -------
@@ -366,12 +381,12 @@ class NearestNeighbors(_Neighbors):
         Raises
         ------
         ArgumentError
-            For a radius that is none, and for what cannot be sorted. NotFiniteError. NoMemoryError, where results do not fit
+            For a radius that is none, for what cannot be sorted, and for a checkpoint of another search. NotFiniteError. NoMemoryError, where results do not fit
             memory.
         """
         if sort_results and not return_distance:
             raise ArgumentError("return_distance must be True if sort_results is True.")
-        graph = self._within(X, radius, return_distance, sort_results, out)
+        graph = self._within(X, radius, return_distance, sort_results, out, checkpoint)
         if out is not None:
             return graph
         indices = _each(graph.indices.astype(np.int64, copy=False), graph.indptr)
@@ -385,6 +400,7 @@ class NearestNeighbors(_Neighbors):
         sort_results: bool = False,
         *,
         out: PathLike | None = None,
+        checkpoint: PathLike | None = None,
     ) -> csr_matrix | Sparse:
         """The rows within a radius of each query as a row of a sparse matrix, its entries in the order of the rows.
 
@@ -398,6 +414,8 @@ class NearestNeighbors(_Neighbors):
             Entries nearest first: only in memory, and of distances.
         out : path, optional
             A folder for a matrix of any size, which replaces an existing matrix when it is complete.
+        checkpoint : path, optional
+            As of `radius_neighbors`.
 
         Returns
         -------
@@ -409,15 +427,17 @@ class NearestNeighbors(_Neighbors):
             As of `radius_neighbors`.
         """
         has_distances = _has_distances(mode)
-        return self._within(X, radius, has_distances, sort_results and has_distances, out)
+        return self._within(X, radius, has_distances, sort_results and has_distances, out, checkpoint)
 
-    def _within(self, X: Any, radius: Any, has_distances: bool, sort_results: bool, out: PathLike | None) -> Any:
+    def _within(
+        self, X: Any, radius: Any, has_distances: bool, sort_results: bool, out: PathLike | None, checkpoint: PathLike | None
+    ) -> Any:
         radius = self.radius if radius is None else radius
         if not isinstance(radius, Real) or isinstance(radius, bool) or not float(radius) >= (-np.inf if self._is_product else 0):
             raise ArgumentError(f"radius={radius!r} must be a number{'' if self._is_product else ' of 0 or more'}")
         if sort_results and out is not None:
             raise ArgumentError("sort_results=True sorts in memory; with out, entries come in the order of the rows")
-        found = self._graph(self._queries(X), float(radius), has_distances, out, "rows within a radius")
+        found = self._graph(self._queries(X), float(radius), has_distances, out, "rows within a radius", checkpoint)
         if sort_results:
             lines = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
             order = np.lexsort((found.data, lines))
@@ -534,7 +554,8 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
         -------
         ndarray of shape (n_queries, n_classes); of several outputs, a list of these
         """
-        shares = self._of_votes(self._nearest(X, None, None, checkpoint), _shares)
+        with self._found(X, checkpoint=checkpoint) as near:
+            shares = self._of_votes(near, _shares)
         return shares if self.outputs_2d_ else shares[0]
 
     def predict(self, X: Any, *, checkpoint: PathLike | None = None) -> npt.NDArray[Any]:
@@ -549,7 +570,8 @@ class KNeighborsClassifier(ClassifierMixin, _Voting):  # type: ignore[misc]
         -------
         ndarray of shape (n_queries,), or (n_queries, n_outputs)
         """
-        return self._voted(self._nearest(X, None, None, checkpoint))
+        with self._found(X, checkpoint=checkpoint) as near:
+            return self._voted(near)
 
     def _voted(self, near: tuple[Array, Array]) -> npt.NDArray[Any]:
         best = self._of_votes(near, lambda votes: votes.argmax(axis=1))
@@ -644,11 +666,12 @@ class KNeighborsRegressor(RegressorMixin, _Voting):  # type: ignore[misc]
         check_is_fitted(self)
         values = self._values if self._values.ndim == 2 else self._values[:, None]
         parts = []
-        for numbers, weights in self._voters(self._nearest(X, None, None, checkpoint), 2 * values.shape[1]):
-            sums = np.zeros((len(numbers), values.shape[1]))
-            for place in range(numbers.shape[1]):
-                sums += values[numbers[:, place]] * weights[:, place, None]
-            parts.append(sums / weights.sum(axis=1, keepdims=True))
+        with self._found(X, checkpoint=checkpoint) as near:
+            for numbers, weights in self._voters(near, 2 * values.shape[1]):
+                sums = np.zeros((len(numbers), values.shape[1]))
+                for place in range(numbers.shape[1]):
+                    sums += values[numbers[:, place]] * weights[:, place, None]
+                parts.append(sums / weights.sum(axis=1, keepdims=True))
         found = np.concatenate(parts) if parts else np.empty((0, values.shape[1]))
         return found if self._values.ndim == 2 else found[:, 0]
 

@@ -103,7 +103,7 @@ pub(crate) fn remove_checkpoint(
 }
 
 /// As a sparse matrix, the `reach` nearest rows where that is a whole number, else those within this
-/// radius, which leave no checkpoint; `out` is a path, or None for scratch.
+/// radius; `out` is a path, or None for scratch.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -122,19 +122,19 @@ pub(crate) fn neighbors_graph(
 ) -> PyResult<Job> {
     let (session, metric) = (session.get()?, metric_of(metric)?);
     let (rows, queries) = sides(rows, queries)?;
+    let output = GraphOutput {
+        has_distances,
+        out,
+        checkpoint: checkpoint.map(|(path, search)| Checkpoint { path, search }),
+    };
     let plan = || match reach {
         Reach::Count(k) => {
             let options = NeighborOptions { k, metric };
-            let output = GraphOutput {
-                has_distances,
-                out,
-                checkpoint: checkpoint.map(|(path, search)| Checkpoint { path, search }),
-            };
             neighbors::nearest_rows_graph(session, rows, queries, options, output)
         }
         Reach::Radius(radius) => {
             let options = RadiusOptions { radius, metric };
-            neighbors::rows_within(session, rows, queries, options, has_distances, out)
+            neighbors::rows_within(session, rows, queries, options, output)
         }
     };
     Job::plan(py, plan, sparse::made)

@@ -292,9 +292,10 @@ BESIDE = shutil.which("mpirun", path=str(Path(sys.executable).parent))
 MPIRUN = shutil.which("mpirun") or BESIDE
 
 
-def mpirun(count, *command, launcher=MPIRUN, **environment):
+def mpirun(count, *command, launcher=MPIRUN, folder=None, **environment):
     return subprocess.run(
         [launcher, "-n", str(count), sys.executable, *command],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=100,
@@ -350,6 +351,23 @@ def test_every_design_of_four_ranks_writes_the_bytes_of_one_process(texts, famil
 
 
 @needs_mpi
+def test_stored_rows_are_dealt_out_by_entries(tmp_path):
+    rows = random_array((300, 600), density=0.01, format="lil", rng=np.random.default_rng(SEED))
+    rows[:3] = 1
+    oc.from_scipy(tmp_path / "rows", csr_matrix(rows))
+    whole = oc.open(tmp_path / "rows")
+    parts = [_neighbor_commands._share(whole, rank, 4) for rank in range(4)]
+    assert sum(part.shape[0] for part in parts) == 300 and parts[0].shape[0] < 10
+    assert max(part.nnz for part in parts) < whole.nnz / 4 + 600
+    np.save(tmp_path / "known.npy", np.arange(300) % 3)
+    command = ["-m", "outcore.cli", "knn", "rows", "rows", "--labels", "known.npy", "--indices"]
+    subprocess.run([sys.executable, *command, "alone.npy"], cwd=tmp_path, check=True, capture_output=True)
+    done = mpirun(4, *command, "ranks.npy", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ranks.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+@needs_mpi
 def test_labels_of_a_file_are_those_of_the_rows_of_each_rank(texts, tmp_path):
     folder, _, expected = texts
     np.save(tmp_path / "known.npy", oc.import_libsvm(tmp_path / "train", folder / "train.svm").labels())
@@ -372,7 +390,7 @@ def test_the_command_keeps_what_it_has_found_until_results_are_written(texts, tm
         with pytest.raises(OSError, match="No space"):
             cli(command, standalone_mode=False)
     (kept,) = tmp_path.glob("*so_far*")
-    assert json.loads((kept / "checkpoint.json").read_text())[1] == 90
+    assert json.loads((kept / "checkpoint.json").read_text())[1] == [90, 0]
     with pytest.raises(oc.errors.ArgumentError, match="of another search"):
         cli([*command, "-k", "4"], standalone_mode=False)
     cli(command, standalone_mode=False)
@@ -434,6 +452,47 @@ def test_what_ends_one_rank_ends_all(does, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.format(does))
     done = mpirun(2, str(tmp_path / "program.py"))
     assert done.returncode != 0 and ENDINGS[does] in done.stderr
+
+
+DYING = """
+import os, signal, sys, threading
+import numpy as np
+import outcore
+from outcore.neighbors import NearestNeighbors
+from outcore.ranks import mpi
+comm = mpi(sys.argv[1])
+outcore.configure("8MiB", threads=1)
+if comm.rank == 1:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+while True:
+    NearestNeighbors(5, comm=comm).fit(np.random.default_rng(0).random((4000, 16), "f4")).kneighbors()
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("design", of_ranks.DESIGNS)
+def test_a_rank_that_dies_while_rows_go_round_ends_all(design, tmp_path):
+    if design.startswith("osh") and not has_openshmem():
+        pytest.skip("no OpenSHMEM: install Open MPI from the system's packages")
+    done = mpirun(2, "-c", DYING, design)
+    assert done.returncode != 0 and "rank 1" in done.stderr
+
+
+def test_graphs_over_ranks_are_refused():
+    x = np.random.default_rng(SEED).random((20, 3))
+    for found in on_ranks(2, lambda _, comm: NearestNeighbors(2, comm=comm).fit(x).kneighbors_graph()):
+        assert isinstance(found, oc.errors.ArgumentError) and "comm must be None" in str(found)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_another_mpi_library_is_refused_by_name(tmp_path):
+    """One that mpi4py may be built for, though Open MPI is found too."""
+    (tmp_path / "mpi.c").write_text("int MPI_Get_library_version(char *version, int *length) { *version = *length = 0; return 0; }")
+    library = tmp_path / "libmpi_abi.so.0"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "mpi.c"], check=True)
+    program = f"import ctypes; ctypes.CDLL({str(library)!r}); from outcore import ranks; ranks.mpi('mpi')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0 and f"has loaded the MPI library {library}; outcore knows" in done.stderr
 
 
 def test_openshmem_is_refused_under_the_launcher_of_mpich():

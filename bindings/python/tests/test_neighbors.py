@@ -1,5 +1,6 @@
 """Nearest neighbours: those of a plain search, whatever the budget, and those of scikit-learn."""
 
+import json
 import multiprocessing
 import pickle
 import resource
@@ -257,6 +258,12 @@ def graph_until_killed(folder: Path) -> None:
     fitted.kneighbors_graph(mode="distance", out=folder / "graph", checkpoint=folder / "so_far")
 
 
+def radius_until_killed(folder: Path) -> None:
+    oc.configure("3MiB", folder, 2, allow_tmpfs_scratch=True)
+    fitted = NearestNeighbors(radius=5.0).fit(oc.open(folder / "x.npy"))
+    fitted.radius_neighbors(out=folder / "near", checkpoint=folder / "so_far")
+
+
 def kill_after(progress: int, work: Callable[[Path], None], folder: Path) -> None:
     """Kills a search that has kept something as often."""
     process = multiprocessing.get_context("spawn").Process(target=work, args=(folder,))
@@ -284,17 +291,50 @@ def test_a_killed_search_goes_on(tmp_path: Path, rng: np.random.Generator) -> No
     assert sorted(path.name for path in tmp_path.glob("*so_far*")) == []
     kill_after(2, graph_until_killed, tmp_path)
     assert not (tmp_path / "graph").exists() and list(tmp_path.glob("*so_far*")) != []
+    voting = [one(40).fit(oc.open(tmp_path / "x.npy"), x[:, 0].astype(int)) for one in (KNeighborsClassifier, KNeighborsRegressor)]
+    voted = [voting[0].predict, voting[0].predict_proba, voting[1].predict]
+    for predict in voted:
+        with pytest.raises(errors.ArgumentError, match="of another search"):
+            predict(x[:50], checkpoint=tmp_path / "so_far")
     graph_until_killed(tmp_path)
     graph = oc.open(tmp_path / "graph").scipy()
     np.testing.assert_array_equal(graph.data, expected[0].ravel())
     np.testing.assert_array_equal(graph.indices, expected[1].ravel())
     assert sorted(path.name for path in tmp_path.glob("*so_far*")) == []
-    labels = x[:, 0].astype(int)
-    voted = KNeighborsClassifier(40).fit(oc.open(tmp_path / "x.npy"), labels)
-    np.testing.assert_array_equal(voted.predict(x[:50], checkpoint=tmp_path / "so_far"), voted.predict(x[:50]))
+    for predict in voted:
+        np.testing.assert_array_equal(predict(x[:50], checkpoint=tmp_path / "so_far"), predict(x[:50]))
+    voting[0].set_params(weights=lambda distances: distances[:1])
+    with pytest.raises(errors.ShapeError, match="weights gave"):
+        voting[0].predict(x[:50], checkpoint=tmp_path / "so_far")
+    # What was found is still there for another try.
+    assert list(tmp_path.glob("*so_far*")) != []
+    voting[0].set_params(weights="uniform").predict(x[:50], checkpoint=tmp_path / "so_far")
+    assert list(tmp_path.glob("*so_far*")) == []
     with pytest.raises(errors.ArgumentError, match="has no name"):
         unnamed = oc.open(tmp_path / "x.npy").T @ x
         NearestNeighbors(2).fit(unnamed).kneighbors(checkpoint=tmp_path / "so_far")
+
+
+def test_a_killed_search_within_a_radius_goes_on(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.integers(0, 9, (12_000, 6)).astype("f4")
+    oc.from_numpy(tmp_path / "x.npy", x)
+    expected = NearestNeighbors(radius=5.0).fit(oc.open(tmp_path / "x.npy")).radius_neighbors_graph(mode="distance")
+    done = []
+    for progress in (1, 3):
+        kill_after(progress, radius_until_killed, tmp_path)
+        assert not (tmp_path / "near").exists()
+        (kept,) = tmp_path.glob("*so_far*")
+        done.append(json.loads((kept / "checkpoint.json").read_text())[1])
+    assert 0 < done[0][0] < done[1][0] and done[0][1] < done[1][1]
+    fitted = NearestNeighbors(radius=4.0).fit(oc.open(tmp_path / "x.npy"))
+    for search in (fitted.radius_neighbors, fitted.radius_neighbors_graph, fitted.kneighbors_graph):
+        with pytest.raises(errors.ArgumentError, match="of another search"):
+            search(checkpoint=tmp_path / "so_far")
+    radius_until_killed(tmp_path)
+    near = oc.open(tmp_path / "near").scipy()
+    for part in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(near, part), getattr(expected, part))
+    assert list(tmp_path.glob("*so_far*")) == []
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -195,44 +195,42 @@ pub fn nearest_rows_graph(
 }
 
 /// The rows within a radius of each query, as a sparse matrix, m x n: a row a query, its entries in
-/// the order of the rows. They are distances, float64, or all one; `out` is a new folder, else the
-/// matrix is in scratch. Without queries, those of the rows themselves, each without itself.
+/// the order of the rows. They are distances, float64, or all one. Without queries, those of the rows
+/// themselves, each without itself.
 ///
 /// Cost: as of [`nearest_rows`], where what a group of queries finds has the memory that it is given
 /// by what groups before it found. Of what finds more, the rows are read again for as much as fits.
 ///
 /// ```
 #[doc = include_str!("setup.doctest")]
-/// use outcore_compute::neighbors::{RadiusOptions, rows_within};
+/// use outcore_compute::neighbors::{GraphOutput, RadiusOptions, rows_within};
 /// use outcore_kernels::Metric;
 ///
 /// // x = [[1, 2], [3, 4], [5, 6]]
 /// let options = RadiusOptions { radius: 3.0, metric: Metric::Euclidean };
-/// let out = folder.path().join("near");
-/// let graph = rows_within(&session, (&x).into(), None, options, true, Some(out))?.run()?;
+/// let out = Some(folder.path().join("near"));
+/// let output = GraphOutput { has_distances: true, out, checkpoint: None };
+/// let graph = rows_within(&session, (&x).into(), None, options, output)?.run()?;
 /// assert_eq!((graph.shape(), graph.nonzeros()), ([3, 3], 4));
 /// # Ok::<(), outcore_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// [`Error::Value`] for a radius that is no number, [`Error::NotFinite`]; [`Error::Shape`],
+/// [`Error::Value`] for a radius that is no number and for a checkpoint of another search, [`Error::NotFinite`]; [`Error::Shape`],
 /// [`Error::DType`], [`Error::OverBudget`]; what keeps the folder from being made.
 pub fn rows_within(
     session: &Session,
     rows: Rows,
     queries: Option<Rows>,
     options: RadiusOptions,
-    has_distances: bool,
-    out: Option<PathBuf>,
+    output: GraphOutput,
 ) -> Result<Job<Sparse>> {
     let queries = queries.as_ref();
     check(&rows, queries)?;
     if options.radius.is_nan() {
         return Err(Error::value("the radius is NaN"));
     }
-    with_side!(session, rows, queries, side => {
-        within::graph(session, side, options, has_distances, out)
-    })
+    with_side!(session, rows, queries, side => within::graph(session, side, options, output))
 }
 
 fn check_nearest(rows: &Rows, queries: Option<&Rows>, options: NeighborOptions) -> Result<()> {

@@ -1,15 +1,21 @@
 //! A sparse matrix of float64 whose rows come one after another, however many entries they have:
-//! its files grow in a staging folder until it is whole, or for good in scratch.
+//! its files grow in a staging folder until it is whole, or for good in scratch. With a checkpoint they
+//! grow in the folder of that, and are copied when they are whole.
 
 use std::path::{Path, PathBuf};
 
+use outcore_core::format::HEAD_BYTES;
 use outcore_core::growing::{Growing, write_at};
+use outcore_core::panels::cut;
 use outcore_core::staging::StagingFolder;
 use outcore_core::{DType, MemorySplit, RealType, Result, Session, Stage};
-use outcore_engine::StreamOptions;
+use outcore_engine::{Plan, Region, StreamOptions, Task};
 use outcore_matrix::sparse::format::{Description, Entries};
-use outcore_matrix::sparse::{SparseShape, names};
+use outcore_matrix::sparse::{NewSparse, SparseShape, names};
 use outcore_matrix::{Compressed, Sparse};
+
+use super::resumed::{COPIED_BYTES, State, other_search};
+use super::{Checkpoint, GraphOutput};
 
 /// Blocks of each file in memory.
 const AHEAD: usize = 2;
@@ -17,6 +23,8 @@ const AHEAD: usize = 2;
 pub(super) struct Grown {
     session: Session,
     path: Option<PathBuf>,
+    /// Of what is kept: what the search is, in words.
+    kept: Option<String>,
     home: StagingFolder,
     /// Offsets, indices and, where there are any, values.
     files: Vec<Growing>,
@@ -39,43 +47,82 @@ impl Grown {
         3 * (Self::options(session).block_bytes * AHEAD) as u64
     }
 
-    /// Claims the folder; without a path, one in scratch.
+    /// Claims the folder; without a path, one in scratch. With a checkpoint of the same search, it has the rows
+    /// of that.
     pub(super) fn make(
         session: &Session,
-        path: Option<&Path>,
+        output: &GraphOutput,
         width: u64,
-        has_values: bool,
+        search: &str,
     ) -> Result<Grown> {
-        let mut home = match path {
+        let path = output.out.as_deref();
+        let grows_at = output.checkpoint.as_ref().map(|kept| kept.path.as_path());
+        let grows_at = grows_at.or(path);
+        let mut home = match grows_at {
             Some(path) => StagingFolder::claim(session, path, &names::ALL)?,
             None => StagingFolder::unnamed(session, &names::ALL)?,
         };
-        home.folder.empty()?;
-        let options = Self::options(session);
-        let at = path.unwrap_or(Path::new("scratch"));
-        let mut files = [
+        let (mut kept, mut done) = (None, None);
+        if let Some(Checkpoint { path, search: of }) = &output.checkpoint {
+            let name = format!("{search}: {of}");
+            done = match home.saved::<State>()? {
+                Some((saved, _)) if saved != name => return Err(other_search(path, &home)),
+                saved => saved.map(|(_, done)| done),
+            };
+            kept = Some(name);
+        }
+        let parts = [
             (names::OFFSETS, DType::I64),
             (names::INDICES, SparseShape::index_for(width)),
             (names::VALUES, DType::F64),
-        ]
-        .into_iter()
-        .take(2 + usize::from(has_values))
-        .map(|(name, element)| {
-            let folder = &mut home.folder;
-            Growing::open(session, folder, at, name, Some(element), 0, options)
-        })
-        .collect::<Result<Vec<_>>>()?;
+        ];
+        let parts = &parts[..2 + usize::from(output.has_distances)];
+        match done {
+            Some(_) => home.folder.empty_but(&names::ALL)?,
+            None => home.folder.empty()?,
+        }
+        let [rows, entries] = done.unwrap_or_default();
+        let options = Self::options(session);
+        let at = grows_at.unwrap_or(Path::new("scratch"));
+        let counts = [done.map_or(0, |_| rows + 1), entries, entries];
+        let mut files = parts
+            .iter()
+            .zip(counts)
+            .map(|(&(name, element), count)| {
+                let (folder, len) = (&mut home.folder, count * element.bytes());
+                Growing::open(session, folder, at, name, Some(element), len, options)
+            })
+            .collect::<Result<Vec<_>>>()?;
         files.iter_mut().try_for_each(Growing::prepare)?;
-        files[0].write(&0_i64.to_le_bytes())?;
+        if done.is_none() {
+            files[0].write(&0_i64.to_le_bytes())?;
+        }
         Ok(Grown {
             session: session.clone(),
             path: path.map(Path::to_owned),
+            kept,
             home,
             files,
             width,
-            rows: 0,
-            entries: 0,
+            rows,
+            entries,
         })
+    }
+
+    /// Rows that are whole.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// With a checkpoint: makes the rows so far durable, and says so.
+    pub(super) fn keep(&mut self) -> Result<()> {
+        let Some(name) = &self.kept else {
+            return Ok(());
+        };
+        self.files.iter_mut().try_for_each(Growing::pause)?;
+        self.home.folder.sync()?;
+        self.home.save(&(name, [self.rows, self.entries]))?;
+        self.files.iter_mut().try_for_each(Growing::prepare)
     }
 
     /// Appends entries of the row that goes on.
@@ -100,6 +147,9 @@ impl Grown {
 
     /// The matrix, under its name if it is to have one.
     pub(super) fn finish(mut self, stage: &mut Stage) -> Result<Sparse> {
+        if self.kept.is_some() {
+            return self.copy(stage);
+        }
         for file in &mut self.files {
             file.finish(stage, &mut self.home.folder)?;
         }
@@ -113,6 +163,45 @@ impl Grown {
         self.describe(&path, shape)?;
         self.home.commit(&session, stage, &path, &[])?;
         Sparse::open_until(&session, path, &|| stage.is_cancelled())
+    }
+
+    /// A copy of what is kept.
+    fn copy(&mut self, stage: &mut Stage) -> Result<Sparse> {
+        self.files.iter_mut().try_for_each(Growing::pause)?;
+        let shape = SparseShape {
+            format: Compressed::Rows,
+            lines: self.rows,
+            width: self.width,
+            entries: self.entries,
+            index: SparseShape::index_for(self.width),
+            real: RealType::F64,
+            has_values: self.files.len() > 2,
+        };
+        let mut plan = Plan::new("put rows within a radius");
+        let new = NewSparse::make(&self.session, self.path.clone(), shape, &mut plan)?;
+        let piece = MemorySplit::new(&self.session).block_bytes(COPIED_BYTES);
+        for (which, file) in self.files.iter().enumerate() {
+            let element = file.element().map_or(1, DType::bytes);
+            for range in cut(0..file.len() / element, piece / element) {
+                let (start, len) = (range.start * element, (range.end - range.start) * element);
+                let extent = plan.extent(file.extent());
+                let read = Region::span(extent, HEAD_BYTES as u64 + start, len);
+                let write = match which {
+                    0 => Some(new.offsets(&mut plan, range)),
+                    1 => Some(new.indices(&mut plan, range)),
+                    _ => new.values(&mut plan, range),
+                };
+                let task = Task::new("copy").read(read);
+                let task = write.into_iter().fold(task, Task::write);
+                plan.task(task.run(|cx| {
+                    let (from, to) = cx.blocks.split_at_mut(1);
+                    to[0].bytes_mut().copy_from_slice(from[0].bytes());
+                    Ok(())
+                }));
+            }
+        }
+        stage.run(plan, 1.0)?;
+        new.finish(&|| stage.is_cancelled())
     }
 
     fn describe(&mut self, path: &Path, shape: [u64; 2]) -> Result<()> {
@@ -131,8 +220,10 @@ impl Grown {
         write_at(&self.session, file.extent(), text.as_bytes(), folder.path())
     }
 
-    /// Gives all of it up.
+    /// Gives up all that is not kept.
     pub(super) fn discard(self) {
-        self.home.folder.discard();
+        if self.kept.is_none() {
+            self.home.folder.discard();
+        }
     }
 }

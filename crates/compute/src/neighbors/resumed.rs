@@ -16,7 +16,7 @@ use super::{Checkpoint, NeighborOptions, Side, Targets};
 
 const FILES: [&str; 2] = ["distances.bin", "rows.bin"];
 /// Bytes of results that are copied at a time.
-const COPIED_BYTES: u64 = 1 << 20;
+pub(super) const COPIED_BYTES: u64 = 1 << 20;
 
 /// Fills two targets; `plan` is what comes before.
 pub(super) fn arrays<S: Side>(
@@ -140,6 +140,18 @@ fn search<S: Side>(
     Ok(())
 }
 
+/// What the search is, in words; how many queries are done, and how many entries they have where that differs.
+pub(super) type State = (String, [u64; 2]);
+
+/// What is said of a checkpoint that is not of this search.
+pub(super) fn other_search(path: &Path, home: &StagingFolder) -> Error {
+    Error::value(format!(
+        "the checkpoint {} is of another search; remove the folder {}, or give another path",
+        path.display(),
+        home.folder.path().display()
+    ))
+}
+
 /// What queries have found so far, in a folder.
 pub(super) struct Kept {
     session: Session,
@@ -170,23 +182,17 @@ impl Kept {
             "{} neighbors of {m}, {:?}: {}",
             k, options.metric, checkpoint.search
         );
-        let done = match home.saved::<(String, u64)>()? {
+        let done = match home.saved::<State>()? {
             None => {
                 home.folder.empty()?;
                 home.check_room(path, 16 * m * k)?;
                 0
             }
-            Some((saved, done)) if saved == name && done <= m => {
+            Some((saved, done)) if saved == name && done[0] <= m => {
                 home.folder.empty_but(&FILES)?;
-                done
+                done[0]
             }
-            Some(_) => {
-                return Err(Error::value(format!(
-                    "the checkpoint {} is of another search; remove the folder {}, or give another path",
-                    path.display(),
-                    home.folder.path().display()
-                )));
-            }
+            Some(_) => return Err(other_search(path, &home)),
         };
         let layout = Layout {
             offset: 0,
@@ -226,7 +232,7 @@ impl Kept {
     /// Makes the results of the queries before `done` durable, and says so.
     pub(super) fn keep(&mut self, done: u64) -> Result<()> {
         self.home.folder.sync()?;
-        self.home.save(&(&self.name, done))?;
+        self.home.save(&(&self.name, [done, 0]))?;
         self.done = done;
         Ok(())
     }

@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use outcore_core::{Job, Result, Session, Stage};
 use outcore_engine::{Outcome, Plan, Region};
@@ -15,7 +14,7 @@ use outcore_kernels::{Metric, Neighbor, Pair};
 use outcore_matrix::Sparse;
 
 use super::grown::Grown;
-use super::{PAIR_BYTES, RadiusOptions, Side, Sought, Wanted, groups, meet};
+use super::{GraphOutput, PAIR_BYTES, RadiusOptions, Side, Sought, Wanted, groups, meet};
 
 /// Entries that are written at a time.
 const STEP: usize = 4096;
@@ -26,8 +25,7 @@ pub(super) fn graph<S: Side>(
     session: &Session,
     side: S,
     options: RadiusOptions,
-    has_distances: bool,
-    out: Option<PathBuf>,
+    output: GraphOutput,
 ) -> Result<Job<Sparse>> {
     let held_bytes = Grown::held_bytes(session);
     let RadiusOptions { radius, metric } = options;
@@ -57,12 +55,12 @@ pub(super) fn graph<S: Side>(
     plan.hold(held_bytes);
     Job::driven(session, vec![plan], move |stage, _| {
         drop(first);
-        let mut grown = Grown::make(
-            &search.session,
-            out.as_deref(),
-            search.side.rows(),
-            has_distances,
-        )?;
+        let name = format!(
+            "rows within {radius:?}, {metric:?}, {}",
+            output.has_distances
+        );
+        let mut grown = Grown::make(&search.session, &output, search.side.rows(), &name)?;
+        search.next = grown.rows();
         match search.run(stage, &mut grown) {
             Ok(()) => grown.finish(stage),
             Err(error) => {
@@ -99,6 +97,7 @@ impl<S: Side> Search<S> {
     fn run(&mut self, stage: &mut Stage, grown: &mut Grown) -> Result<()> {
         let m = self.side.queries().end;
         while self.next < m {
+            let before = self.next;
             if self
                 .known
                 .front()
@@ -109,6 +108,9 @@ impl<S: Side> Search<S> {
                 let reached = (self.next as f64 / m as f64).max(stage.fraction());
                 let outcome = stage.run(group.plan, reached)?;
                 self.put(stage, grown, &outcome, group.blocks)?;
+            }
+            if self.next > before {
+                grown.keep()?;
             }
             stage.reach(self.next as f64 / m as f64);
         }

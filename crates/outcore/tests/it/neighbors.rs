@@ -225,8 +225,17 @@ fn rows_within_a_radius_do_not_depend_on_the_budget() {
     };
     let mut all = Vec::new();
     for (memory, threads) in [(3 << 20, 1), (4 << 20, 2), (64 << 20, 2)] {
-        let (_folder, x, values) = stored(memory, threads, 6000);
-        let job = rows_within(x.session(), (&x).into(), None, options, true, None).unwrap();
+        let (folder, x, values) = stored(memory, threads, 6000);
+        let checkpoint = Checkpoint {
+            path: folder.path().join("so_far"),
+            search: "of today".into(),
+        };
+        let output = GraphOutput {
+            has_distances: true,
+            out: None,
+            checkpoint: (threads == 1).then_some(checkpoint),
+        };
+        let job = rows_within(x.session(), (&x).into(), None, options, output).unwrap();
         let found = job.run().unwrap().read().unwrap().run().unwrap();
         let offsets: &[i64] = bytemuck::cast_slice(&found.offsets);
         let rows: &[i32] = bytemuck::cast_slice(&found.indices);
