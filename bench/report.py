@@ -73,7 +73,13 @@ def write_headline(folder: Path, readme: Path, further: Further) -> None:
     made = headline.document(results.load(folder), HEADLINE)
     block = f"{made}\nEvery run of every case, with all legs: [{details}]({details}/README.md).\n"
     rows = [
-        [line.work, line.against, *headline.numbers(line), line.rounds, f"[{of.name}]({os.path.relpath(of, readme.parent)}/README.md)"]
+        [
+            line.work,
+            line.against,
+            *headline.numbers(line),
+            line.rounds,
+            f"[{of.name}]({os.path.relpath(of, readme.parent)}/README.md)",
+        ]
         for line, of in further
     ]
     if rows:
