@@ -6,16 +6,15 @@ use std::sync::atomic::Ordering;
 
 use hashbrown::{HashMap, HashSet};
 use outcore_core::{Error, Result};
-use outcore_engine::Reservation;
 
+use crate::carried::Carried;
 use crate::look_up::{Bagged, Bags, Feature};
 use crate::pool::{self, Results};
 use crate::readers::now_and_then;
 use crate::reading::{Read, Reading};
 use crate::row_cache::{NO_SLOT, RowCache};
 use crate::served::{Served, Service};
-use crate::table::Table;
-use crate::window::{Later, Piece, Source, Used, Window};
+use crate::window::{Piece, Source, Used, Window};
 
 /// Rows that are looked for in the cache at once.
 pub(crate) const BLOCK: usize = 2048;
@@ -49,41 +48,10 @@ pub(crate) struct Call<'c, 'f, 'o> {
     waiting: Option<(usize, usize)>,
     failures: Vec<Failure>,
     failed: HashSet<(usize, usize)>,
-    /// Rows of the feature that comes next, by their pages.
-    by_page: ByPage,
+    carried: Carried,
     /// Memory that is used again: slots of a block, and a row.
     slots: Vec<u32>,
     row: Vec<f32>,
-}
-
-/// Rows of a feature by their pages; none where the budget has no room for that.
-#[derive(Default)]
-struct ByPage {
-    feature: Option<usize>,
-    rows: Vec<(u64, u64)>,
-    _held: Option<Reservation>,
-}
-
-impl ByPage {
-    fn of(set: &Service, table: &Table, feature: usize, rows: &[u64]) -> ByPage {
-        // With those that a window takes along.
-        let bytes = (size_of::<(u64, u64)>() + size_of::<Later>()) * rows.len();
-        let Ok(held) = set.hold_numbers(bytes as u64) else {
-            return ByPage {
-                feature: Some(feature),
-                ..ByPage::default()
-            };
-        };
-        let by_page = rows.iter().map(|&row| (table.unit_of(row).0.key, row));
-        let mut rows: Vec<(u64, u64)> = by_page.collect();
-        rows.sort_unstable();
-        rows.dedup();
-        ByPage {
-            feature: Some(feature),
-            rows,
-            _held: held,
-        }
-    }
 }
 
 impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
@@ -105,7 +73,7 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
             waiting: None,
             failures: Vec::new(),
             failed: HashSet::new(),
-            by_page: ByPage::default(),
+            carried: Carried::default(),
             slots: Vec::new(),
             row: Vec::new(),
         }
@@ -135,7 +103,18 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
                 reading.iter_mut().try_for_each(|next| next.land(go_on))?;
             }
             let read = first.finish(go_on)?;
+            self.carry(&read);
             self.add_up(&read, go_on)?;
+        }
+    }
+
+    /// Keeps rows of a window for bags that come later.
+    fn carry(&mut self, read: &Read) {
+        let (feature, _, position) = self.at;
+        if let Some(asked) = self.features.get(feature) {
+            let (served, rows) = (&self.tables[asked.table], &self.bagged[feature].rows);
+            self.carried
+                .take(self.set, served, (feature, position), rows, read);
         }
     }
 
@@ -157,41 +136,7 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
             }
             self.next_block(&mut window);
         }
-        if (self.at.1, self.at.2) != (0, 0) && !window.units.is_empty() {
-            self.add_later(&mut window);
-        }
         Ok(window)
-    }
-
-    /// Adds rows of the feature that goes on to a window that has their pages: the cache keeps them until their turn.
-    fn add_later(&mut self, window: &mut Window) {
-        let feature = self.at.0;
-        let number = self.features[feature].table;
-        let served = &self.tables[number];
-        let table = &served.table;
-        if !table.is_packed() || table.replicated().is_some() || served.cache.seen().slots() == 0 {
-            return;
-        }
-        if self.by_page.feature != Some(feature) {
-            self.by_page = ByPage::of(self.set, table, feature, &self.bagged[feature].rows);
-        }
-        let rows = &self.by_page.rows;
-        let mut later = Vec::new();
-        for (key, _) in window
-            .units
-            .iter()
-            .filter(|(key, _)| key.table == number as u32)
-        {
-            let first = rows.partition_point(|(page, _)| *page < key.unit);
-            let of_page = rows[first..]
-                .iter()
-                .take_while(|(page, _)| *page == key.unit);
-            for &(_, row) in of_page.filter(|(_, row)| !window.misses(number as u32, *row)) {
-                let at = table.unit_of(row).1;
-                later.push(Later { row, key: *key, at });
-            }
-        }
-        window.later = later;
     }
 
     /// Some rows of one feature.
@@ -334,7 +279,10 @@ impl<'c, 'f, 'o> Call<'c, 'f, 'o> {
                 break;
             }
             let source = match slot {
-                NO_SLOT => Source::Missing(window.miss(number as u32, served, row)),
+                NO_SLOT => match self.carried.row(feature, row) {
+                    Some(record) => window.carry(number as u32, row, record),
+                    None => Source::Missing(window.miss(number as u32, served, row)),
+                },
                 slot => {
                     hits.push(slot);
                     window.keep(&cache.row(slot)[..row_bytes])

@@ -139,9 +139,10 @@ impl Division {
             let number = self.features[feature.table].fetch_add(1, Ordering::Relaxed);
             number.wrapping_mul(GOLDEN) <= u64::MAX / part
         };
-        let chosen = features.iter().zip(bagged);
-        let mut chosen = chosen.filter(|(feature, _)| is_counted(feature)).peekable();
-        if chosen.peek().is_none() {
+        let chosen: Vec<_> = (features.iter().zip(bagged))
+            .filter(|(feature, _)| is_counted(feature))
+            .collect();
+        if chosen.is_empty() {
             return;
         }
         // Another call counts now; this one is left out rather than made to wait.

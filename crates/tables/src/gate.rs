@@ -42,7 +42,7 @@ impl Gate {
         Ok(Shared(self))
     }
 
-    /// The same, unless a step has it now; also where one waits, perhaps for a share that the caller has.
+    /// The same, unless a step has it now. A step that waits does not matter: it may be for a share that the caller has.
     pub(crate) fn shared_if_free(&self) -> Option<Shared<'_>> {
         let mut holders = self.holders.locked();
         holders.shared += usize::from(!holders.alone);

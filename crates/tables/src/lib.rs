@@ -39,6 +39,7 @@
 
 pub mod cache_split;
 mod call;
+mod carried;
 mod division;
 mod error;
 mod gate;

@@ -307,31 +307,18 @@ impl Read {
                 }
             }
         }
-        self.remember_later(tables);
+        for of_table in self.window.carried.chunk_by(|one, next| one.0 == next.0) {
+            let served = &tables[of_table[0].0 as usize];
+            let mut cache = served.cache.changed();
+            if cache.is_of(served.id) {
+                for &(_, row, at) in of_table {
+                    cache.insert(row, &self.window.kept[at..][..served.table.record_bytes()]);
+                }
+            }
+        }
         for used in &self.window.used {
             let cache = &tables[used.table as usize].cache;
             cache.changed().used(used.epoch, &used.slots);
-        }
-    }
-
-    /// Takes rows of later bags into the cache.
-    fn remember_later(&self, tables: &[Served]) {
-        let Some(first) = self.window.later.first() else {
-            return;
-        };
-        let served = &tables[first.key.table as usize];
-        let mut cache = served.cache.changed();
-        if !cache.is_of(served.id) {
-            return;
-        }
-        for later in &self.window.later {
-            if let Some(page) = self.window.page(&later.key)
-                && self.has_come(page)
-                && let Ok(bytes) = self.unit(page)
-            {
-                let record = &bytes[later.at..][..served.table.record_bytes()];
-                cache.insert(later.row, record);
-            }
         }
     }
 }

@@ -21,6 +21,8 @@ const CHUNKS_MIN: u64 = 8;
 const CHUNKS_MAX: u64 = 4096;
 /// An entry of a table that is half empty at least and three quarters at most, and the row number by slot.
 const INDEX_BYTES: u64 = 4 * 8 + 8;
+/// What is noted of a slot, what a look-up to come says of it, and its place in a list of those that are written.
+const SLOT_BYTES: u64 = 28 + 4;
 /// A slot that stands for none.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 const NO_ROW: u64 = u64::MAX;
@@ -103,7 +105,7 @@ impl RowCache {
 
     /// Bytes that a row takes with its part of all tables.
     pub(crate) fn row_cost(row_bytes: usize, kind: PolicyKind) -> u64 {
-        row_bytes as u64 + INDEX_BYTES + kind.slot_bytes() + 28
+        row_bytes as u64 + INDEX_BYTES + kind.slot_bytes() + SLOT_BYTES
     }
 
     /// Rows that it has room for.

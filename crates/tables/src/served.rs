@@ -23,7 +23,7 @@ pub(crate) const OPTIONS: GatherOptions = GatherOptions {
 };
 
 /// Of a call, what is not counted: as much as it takes for itself.
-pub(crate) const UNCOUNTED_BYTES: u64 = 1 << 20;
+const UNCOUNTED_BYTES: u64 = 1 << 20;
 
 /// Of a row that will be looked up: its time and number, and its entries in the tables of the policy.
 const USE_BYTES: u64 = 96;

@@ -615,8 +615,10 @@ impl TableSet {
         let go_on = &mut now_and_then(go_on);
         for (feature, bagged) in features.iter().zip(&mut bagged) {
             let served = &tables[feature.table];
-            // In the order of pages, each of which is read once.
-            bagged.rows.sort_unstable();
+            // In the order of pages, each of which is read once but for those of replicas.
+            bagged
+                .rows
+                .sort_unstable_by_key(|&row| (served.table.unit_of(row).0.key, row));
             bagged.rows.dedup();
             for rows in bagged.rows.chunks(BLOCK) {
                 if !go_on() {

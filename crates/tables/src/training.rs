@@ -19,7 +19,7 @@ use crate::optimizer::Optimizer;
 use crate::packed::is_permutation;
 use crate::rewriting::{MOVED_BYTES, rewrite};
 use crate::row_cache::NO_SLOT;
-use crate::served::{Tables, UNCOUNTED_BYTES, served};
+use crate::served::{Tables, served};
 use crate::set::TableSet;
 use crate::table::Table;
 use crate::versioned::{Versioned, Writer};
@@ -33,9 +33,6 @@ const MEMBER_BYTES: u64 = (size_of::<(u64, u32, u32)>() + size_of::<(u64, Range<
 
 /// Bytes of a row that is changed: its slot, its place among those that are not in memory, and where its page goes.
 const CHANGED_BYTES: u64 = (size_of::<u32>() + size_of::<usize>()) as u64 + MOVED_BYTES;
-
-/// Bytes of a changed row that is written: its slot, and where its page goes.
-const WRITTEN_BYTES: u64 = size_of::<u32>() as u64 + MOVED_BYTES;
 
 /// What a loss says of a look-up.
 #[derive(Clone, Copy, Debug)]
@@ -533,12 +530,12 @@ impl<'a> Step<'a> {
         let mut left = (served.cache.seen().changed() as usize).min(count);
         while left > 0 {
             // Where the list of all has no room, some at a time: a page may be written again for rows that follow.
-            let (_numbers, part) = match service.hold_numbers(WRITTEN_BYTES * left as u64) {
-                Ok(held) => (held, left),
-                Err(Error::OverBudget { .. }) => {
-                    (None, left.min((UNCOUNTED_BYTES / WRITTEN_BYTES) as usize))
+            let mut part = left;
+            let _numbers = loop {
+                match service.hold_numbers(MOVED_BYTES * part as u64) {
+                    Err(Error::OverBudget { .. }) => part /= 2,
+                    held => break held?,
                 }
-                Err(error) => return Err(error),
             };
             let cache = served.cache.seen();
             let slots = cache.changed_first(part);

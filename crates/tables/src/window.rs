@@ -51,15 +51,6 @@ pub(crate) struct Piece {
     pub(crate) first_source: usize,
 }
 
-/// A row that later bags need, of a page that is read for this window.
-pub(crate) struct Later {
-    pub(crate) row: u64,
-    /// Its page.
-    pub(crate) key: UnitKey,
-    /// Where it is in the page.
-    pub(crate) at: usize,
-}
-
 /// Slots of one table's cache.
 pub(crate) struct Used {
     pub(crate) table: u32,
@@ -72,10 +63,11 @@ pub(crate) struct Window {
     pub(crate) units: Vec<(UnitKey, Unit)>,
     pub(crate) missing: Vec<Missing>,
     pub(crate) pieces: Vec<Piece>,
-    /// Rows of one table that are taken into the cache with those that are missing, so that their pages are read once.
-    pub(crate) later: Vec<Later>,
     pub(crate) sources: Vec<Source>,
     pub(crate) kept: Vec<u8>,
+    /// Rows of pages that were read before, which go to the cache with those that are missing: table, row, and byte of
+    /// `kept`.
+    pub(crate) carried: Vec<(u32, u64, usize)>,
     /// Slots that were used.
     pub(crate) used: Vec<Used>,
     /// Its rows are about to change, so they are not taken into the cache.
@@ -129,16 +121,6 @@ impl Window {
         (self.units.last()).is_none_or(|(key, _)| (key.table, key.unit) != (number, unit))
     }
 
-    /// Whether a row is to be read.
-    pub(crate) fn misses(&self, table: u32, row: u64) -> bool {
-        self.rows.contains_key(&(table, row))
-    }
-
-    /// The number of a page that is to be read.
-    pub(crate) fn page(&self, key: &UnitKey) -> Option<u32> {
-        self.unit_numbers.get(key).copied()
-    }
-
     /// Has rows that lie in several pages read from those with which the pages are few.
     pub(crate) fn choose_pages(&mut self, tables: &[Served]) {
         let table_of = |missing: &Missing| &tables[missing.table as usize].table;
@@ -176,6 +158,12 @@ impl Window {
                 self.units.push((key, unit));
             }
         }
+    }
+
+    /// A copy of a row that was carried here, with its state.
+    pub(crate) fn carry(&mut self, number: u32, row: u64, record: &[u8]) -> Source {
+        self.carried.push((number, row, self.kept.len()));
+        self.keep(record)
     }
 
     /// A copy of a row that is in memory now.

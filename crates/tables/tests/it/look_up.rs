@@ -592,15 +592,15 @@ fn a_page_is_read_once_a_call_however_many_windows_it_takes() {
     let path = folder.path().join("table");
     let (dim, rows) = (8, 20_000);
     write_rows(&session, &path, rows, dim, RowEncoding::F32);
-    let serving = Serving {
-        cache_bytes: Some(4 << 20),
-        reading_bytes: Some(1 << 20),
-        ..Serving::default()
-    };
-    let bags = Random(5).bags(1000, rows);
+    let bags = Random(5).bags(60, rows);
     let expected = bits(&model(RowEncoding::F32, dim, &bags, None, Pooling::Sum));
     let pages: HashSet<i64> = bags.iter().flatten().map(|row| row / 127).collect();
-    for is_prefetched in [false, true] {
+    for (cache_bytes, is_prefetched) in [(0, false), (100_000, false), (4 << 20, true)] {
+        let serving = Serving {
+            cache_bytes: Some(cache_bytes),
+            reading_bytes: Some(8 << 20),
+            ..Serving::default()
+        };
         let set = TableSet::new(&session, vec![open(&session, &path)], serving).unwrap();
         if is_prefetched {
             let ids: Vec<i64> = bags.concat();

@@ -366,6 +366,57 @@ fn memory_is_divided_anew_while_tables_change() {
     set.commit(&[0, 1], &mut || true).unwrap();
 }
 
+#[test]
+fn a_commit_ends_where_the_list_of_changed_rows_has_no_room() {
+    const DIM: usize = 4;
+    const ROWS: u64 = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let session = session_with(folder.path(), WrapDevice::default());
+    let path = folder.path().join("table");
+    let encoding = RowEncoding::F32;
+    let mut writer =
+        TableWriter::create_versioned(&session, &path, ROWS, DIM, encoding, None).unwrap();
+    (0..ROWS).for_each(|_| writer.write(&[0.0; DIM]).unwrap());
+    writer.finish().unwrap();
+    let opened = |for_writing| {
+        let opening = Opening {
+            for_writing,
+            ..Opening::default()
+        };
+        let table = Table::open(&session, std::slice::from_ref(&path), &opening).unwrap();
+        let serving = Serving {
+            cache_bytes: Some(if for_writing { 12 << 20 } else { 0 }),
+            reading_bytes: Some(1 << 20),
+            ..Serving::default()
+        };
+        TableSet::new(&session, vec![table], serving).unwrap()
+    };
+    let set = opened(true);
+    // Changed in memory, where they are after the first look.
+    let rows: Vec<u64> = (0..80_000).collect();
+    let ids: Vec<i64> = (0..80_000).collect();
+    set.load(&[each(&ids)], &mut || true).unwrap();
+    for part in rows.chunks(10_000) {
+        let elements: Vec<f32> = part.iter().flat_map(|&row| [row as f32; DIM]).collect();
+        set.write_rows(0, part, &elements, None, &mut || true)
+            .unwrap();
+    }
+    let rest = session.memory_free() - (64 << 10);
+    let held = session.engine().reserve("all but little", rest).unwrap();
+    set.commit(&[0], &mut || true).unwrap();
+    drop((held, set));
+    let set = opened(false);
+    let ids: Vec<i64> = (0..ROWS as i64).step_by(97).collect();
+    let mut found = vec![0.0; ids.len() * DIM];
+    let out = Out::of_f32(&mut found, ids.len(), DIM).unwrap();
+    set.look_up(&[each(&ids)], &mut [out], &mut || true)
+        .unwrap();
+    for (row, &id) in found.chunks(DIM).zip(&ids) {
+        let expected = if id < 80_000 { id as f32 } else { 0.0 };
+        assert_eq!(*row, [expected; DIM]);
+    }
+}
+
 /// Two tables without an optimizer, and how they are opened.
 fn create_two(session: &Session, folder: &Path, for_writing: bool) -> [(Vec<PathBuf>, Opening); 2] {
     ["one", "deep/er/two"].map(|name| {
