@@ -738,7 +738,7 @@ def _jagged(batch: JaggedBatch, tables: _Joined) -> _Call:
     ids = _integers(batch.ids, "ids")
     if ids.ndim != 1:
         raise ShapeError(f"ids of shape {ids.shape}, which are no list")
-    lengths, features = _lengths(batch, tables.names), len(tables.numbers)
+    lengths, features = _lengths(batch), len(tables.numbers)
     if not features or lengths.size % features:
         raise ShapeError(f"{lengths.size} lengths are no equal numbers of bags for {features} features")
     bags = lengths.size // features
@@ -783,7 +783,7 @@ def _cut(block: npt.NDArray[Any], dims: list[int]) -> list[Rows]:
     return [part.reshape(bags, dim) for part, dim in zip(parts, dims, strict=True)]
 
 
-def _lengths(batch: JaggedBatch, names: list[str]) -> npt.NDArray[Any]:
+def _lengths(batch: JaggedBatch) -> npt.NDArray[Any]:
     if batch.lengths is not None and batch.offsets is None:
         return _integers(batch.lengths, "lengths")
     if batch.lengths is not None or batch.offsets is None:
@@ -791,11 +791,6 @@ def _lengths(batch: JaggedBatch, names: list[str]) -> npt.NDArray[Any]:
     offsets = _integers(batch.offsets, "offsets")
     if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0:
         raise ShapeError("offsets of all bags are a list that begins with 0 and ends with the number of ids")
-    if len(found := np.flatnonzero(offsets[1:] < offsets[:-1])):
-        at = int(found[0]) + 1
-        bags = max((len(offsets) - 1) // max(len(names), 1), 1)
-        name = names[min((at - 1) // bags, len(names) - 1)] if names else "no table"
-        raise ArgumentError(f"{name}: offset {offsets[at]} of bag {at} of all features is less than the one before, {offsets[at - 1]}")
     return np.diff(offsets)
 
 

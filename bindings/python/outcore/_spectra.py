@@ -216,8 +216,8 @@ def eigsh(
     v0 : array_like of shape (n,), optional
         The first of the start vectors; the others are random.
     ncv : int, optional
-        Columns at which the basis is contracted; default 2 k and six blocks. Fewer than what the pairs and three blocks take count as
-        that many.
+        Columns at which the basis is contracted; default 2 k and six blocks. Fewer than what the pairs and three blocks take
+        count as that many.
     maxiter : int
         Restarts at most.
     tol : float

@@ -139,8 +139,7 @@ class _Neighbors(Estimator):
                 found = session._run(job, "nearest rows", self.progress)
             if team is not None:
                 self.times_ = found[2]
-            results = result_of(session, found[0], distances), result_of(session, found[1], numbers)
-        return results
+            return result_of(session, found[0], distances), result_of(session, found[1], numbers)
 
     @contextlib.contextmanager
     def _found(
@@ -150,7 +149,7 @@ class _Neighbors(Estimator):
         yield self._nearest(X, k, out, checkpoint)
         if checkpoint is not None:
             rank = None if self.comm in (None, False) else ranks_of(self.comm).rank
-            remove_checkpoint(self._session(self._rows), checkpoint, rank)
+            remove_checkpoint(self._session(self._rows, X), checkpoint, rank)
 
     def _kept(self, X: Any, checkpoint: PathLike | None, search: str | None = None) -> tuple[str, str] | None:
         """A checkpoint, and what tells it that rows and queries are the same."""
@@ -381,8 +380,8 @@ class NearestNeighbors(_Neighbors):
         Raises
         ------
         ArgumentError
-            For a radius that is none, for what cannot be sorted, and for a checkpoint of another search. NotFiniteError. NoMemoryError, where results do not fit
-            memory.
+            For a radius that is none, for what cannot be sorted, and for a checkpoint of another search. NotFiniteError.
+            NoMemoryError, where results do not fit memory.
         """
         if sort_results and not return_distance:
             raise ArgumentError("return_distance must be True if sort_results is True.")

@@ -247,7 +247,7 @@ def test_packed_tables(tmp_path: Path, session: oc.Session, weight: np.ndarray, 
     assert np.abs(rows - weight).max() <= (0 if encoding == "float32" else step)
     again = embedding.pack(packed, tmp_path / "again", session=session)
     same(again[np.arange(ROWS)], rows)
-    with pytest.raises(oc.errors.ArgumentError, match="again: a packed table, .* is a table by itself"):
+    with pytest.raises(oc.errors.ArgumentError, match=r"again: a packed table, .* is a table by itself"):
         Table.open([tmp_path / "again", tmp_path / "packed"], session=session)
 
 
@@ -360,7 +360,7 @@ def test_what_makes_no_batch_of_features_is_refused(tmp_path: Path, session: oc.
         (JaggedBatch(ids), errors.ArgumentError, "either offsets or lengths"),
         (JaggedBatch(ids, lengths=[3, 3], offsets=[0, 3, 6]), errors.ArgumentError, "either offsets or lengths"),
         (JaggedBatch(ids, offsets=[1, 3, 6]), errors.ShapeError, "begins with 0"),
-        (JaggedBatch(ids, offsets=[0, 6, 3]), errors.ArgumentError, "1.npy: offset 3 of bag 2 of all features is less than the one before, 6"),
+        (JaggedBatch(ids, offsets=[0, 6, 3]), errors.ArgumentError, "1.npy: bag 0 of feature 1 has length -3"),
         (JaggedBatch(ids.reshape(2, 3), lengths=[3, 3]), errors.ShapeError, "which are no list"),
         (JaggedBatch(ids, lengths=[3, 3], per_sample_weights=[1.0]), errors.ShapeError, "per_sample_weights of shape"),
         (JaggedBatch(ids, lengths=[3, 3], tables=[]), errors.ShapeError, "for 0 features"),

@@ -471,7 +471,7 @@ while True:
 
 @needs_mpi
 @pytest.mark.parametrize("design", of_ranks.DESIGNS)
-def test_a_rank_that_dies_while_rows_go_round_ends_all(design, tmp_path):
+def test_the_launcher_ends_all_where_a_rank_dies_while_rows_go_round(design, tmp_path):
     if design.startswith("osh") and not has_openshmem():
         pytest.skip("no OpenSHMEM: install Open MPI from the system's packages")
     done = mpirun(2, "-c", DYING, design)
@@ -487,7 +487,7 @@ def test_graphs_over_ranks_are_refused():
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_another_mpi_library_is_refused_by_name(tmp_path):
     """One that mpi4py may be built for, though Open MPI is found too."""
-    (tmp_path / "mpi.c").write_text("int MPI_Get_library_version(char *version, int *length) { *version = *length = 0; return 0; }")
+    (tmp_path / "mpi.c").write_text("int MPI_Get_library_version(char *name, int *length) { *name = *length = 0; return 0; }")
     library = tmp_path / "libmpi_abi.so.0"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "mpi.c"], check=True)
     program = f"import ctypes; ctypes.CDLL({str(library)!r}); from outcore import ranks; ranks.mpi('mpi')"

@@ -73,11 +73,6 @@ impl Growing {
         self.len
     }
 
-    /// What its numbers are; none for other bytes.
-    pub fn element(&self) -> Option<DType> {
-        self.element
-    }
-
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0

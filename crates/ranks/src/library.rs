@@ -183,9 +183,14 @@ impl Mpi {
     fn open() -> std::result::Result<Mpi, String> {
         let loaded = opened(RTLD_NOW | LOADED);
         if let Some(other) = other(loaded.as_ref()) {
-            return Err(format!(
-                "the process has loaded the MPI library {other}; outcore knows the binary interfaces of Open MPI and MPICH"
-            ));
+            return Err(match loaded {
+                Some(_) => format!(
+                    "the process has loaded two MPI libraries, one of which is {other}; communicators may be of either"
+                ),
+                None => format!(
+                    "the process has loaded the MPI library {other}; outcore knows the binary interfaces of Open MPI and MPICH"
+                ),
+            });
         }
         let found = || opened(RTLD_NOW | RTLD_GLOBAL);
         let library = loaded.or_else(found).ok_or(

@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-use outcore_core::format::HEAD_BYTES;
 use outcore_core::growing::{Growing, write_at};
 use outcore_core::panels::cut;
 use outcore_core::staging::StagingFolder;
@@ -14,8 +13,8 @@ use outcore_matrix::sparse::format::{Description, Entries};
 use outcore_matrix::sparse::{NewSparse, SparseShape, names};
 use outcore_matrix::{Compressed, Sparse};
 
+use super::GraphOutput;
 use super::resumed::{COPIED_BYTES, State, other_search};
-use super::{Checkpoint, GraphOutput};
 
 /// Blocks of each file in memory.
 const AHEAD: usize = 2;
@@ -63,13 +62,21 @@ impl Grown {
             None => StagingFolder::unnamed(session, &names::ALL)?,
         };
         let (mut kept, mut done) = (None, None);
-        if let Some(Checkpoint { path, search: of }) = &output.checkpoint {
-            let name = format!("{search}: {of}");
+        if let Some(checkpoint) = &output.checkpoint {
+            let name = format!("{search}: {}", checkpoint.search);
             done = match home.saved::<State>()? {
-                Some((saved, _)) if saved != name => return Err(other_search(path, &home)),
+                Some((saved, _)) if saved != name => {
+                    return Err(other_search(&checkpoint.path, &home));
+                }
                 saved => saved.map(|(_, done)| done),
             };
             kept = Some(name);
+            // What may not be there is refused now, not when the search is over.
+            if let Some(path) = path {
+                StagingFolder::claim(session, path, &names::ALL)?
+                    .folder
+                    .discard();
+            }
         }
         let parts = [
             (names::OFFSETS, DType::I64),
@@ -180,12 +187,13 @@ impl Grown {
         let mut plan = Plan::new("put rows within a radius");
         let new = NewSparse::make(&self.session, self.path.clone(), shape, &mut plan)?;
         let piece = MemorySplit::new(&self.session).block_bytes(COPIED_BYTES);
-        for (which, file) in self.files.iter().enumerate() {
-            let element = file.element().map_or(1, DType::bytes);
-            for range in cut(0..file.len() / element, piece / element) {
+        let vectors = self.files.iter().filter_map(Growing::vector);
+        for (which, (vector, file)) in vectors.enumerate() {
+            let element = vector.element.bytes();
+            for range in cut(0..vector.len, piece / element) {
                 let (start, len) = (range.start * element, (range.end - range.start) * element);
                 let extent = plan.extent(file.extent());
-                let read = Region::span(extent, HEAD_BYTES as u64 + start, len);
+                let read = Region::span(extent, vector.data_offset + start, len);
                 let write = match which {
                     0 => Some(new.offsets(&mut plan, range)),
                     1 => Some(new.indices(&mut plan, range)),
