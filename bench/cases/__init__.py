@@ -63,6 +63,6 @@ FURTHER = {
     "neighbors": "10 nearest of 4 M rows of 128 to 10,000 queries, exactly, within 512 MiB",
     "neighbors-sparse": "10 nearest of 1 M sparse rows to 10,000 queries, exactly, within 68 MiB",
     "svds-50": "50 singular triplets of 51 M entries, within 99 MiB",
-    "topics-gensim": "100 topics of 57,093 texts, within 64 MiB",
+    "topics": "100 topics of 57,093 texts, within 64 MiB",
 }
 """What else the tables tell, each from where it was measured last, by its first comparison."""
