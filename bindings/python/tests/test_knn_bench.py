@@ -166,3 +166,25 @@ def test_the_command_measures_designs_and_keeps_raw_results(tmp_path):
     assert all(one["agrees"] and one["search_s"] > 0 for one in told["results"])
     assert len(list((tmp_path / "results").glob("*.json"))) == 2
     assert {one["design"] for one in told["hidden"]} == {"mpi", "mpi_o"}
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+def test_the_command_scales_simulates_and_draws(tmp_path):
+    words = ["bench-knn", str(tmp_path), "--rows", "400", "--queries", "20", "--design", "mpi", "--design", "mpi_rma", "--weak"]
+    words += ["--ranks", "2", "--ranks", "3", "--skew", "0.5", "--loopback", "--bind", "--times", "1", "--threads", "1"]
+    words += ["--memory", "16MiB", "--simulate", "8", "--figures", str(tmp_path / "figures"), "--json"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    sizes = {(one["n_ranks"], one["rows"], one["queries"]) for one in told["results"]}
+    assert sizes == {(2, 800, 40), (3, 1200, 60)} and all(one["agrees"] for one in told["results"])
+    # All rows of the others pass the wire to each rank.
+    for one in told["results"]:
+        passed = [sum(link["tx_bytes"] for link in one[f"counters_{when}"]) for when in ("before", "after")]
+        assert passed[1] - passed[0] > one["bytes_sent"] > 0
+    predicted = {(one["design"], one["n_ranks"]): one for one in told["predicted"]}
+    assert set(predicted) == {(design, count) for design in ("mpi", "mpi_rma") for count in (1, 2, 4, 8)}
+    assert abs(predicted["mpi", 2]["error"]) < 0.5 and "error" not in predicted["mpi", 8]
+    drawn = {os.path.basename(path) for path in told["figures"]}
+    assert drawn == {"designs-2-ranks.png", "designs-3-ranks.png", "scaling-weak.png", "simulated.png"}
+    assert all(os.path.getsize(path) > 5000 for path in told["figures"])
