@@ -232,6 +232,8 @@ class Table:
         self._served, self._number = served, number
         described = served.native.describe(number)
         self.name, self._rows, self.dim, self._row_bytes, self.encoding, self._dtype, self.is_packed = described
+        self._prefetching: list[PendingLookUp] = []
+        """A look-up that is dropped is cancelled."""
 
     @classmethod
     def open(
@@ -329,6 +331,25 @@ class Table:
         for first in range(0, self._rows, ITERATED_ROWS):
             yield from self[first : first + ITERATED_ROWS]
 
+    def prefetch(self, ids: npt.ArrayLike) -> PendingLookUp:
+        """Begins to read rows that are going to be looked up, on another thread, and takes them into memory as far as the policy
+        has room for them. `TableSet.prefetch` also keeps them there until then.
+
+        Returns
+        -------
+        PendingLookUp
+            Its `result` waits until they are there.
+
+        Raises
+        ------
+        ArgumentError
+            For ids that are no rows; `result` raises it, as it does errors of the device.
+        """
+        asked = _Asked.of(Feature(self._number, np.asarray(ids).ravel()), self)
+        pending = PendingLookUp(self._served.native.submit_load([asked.native]), None)
+        self._prefetching = [*(one for one in self._prefetching if not one.done()), pending]
+        return pending
+
     def keep(self, ids: npt.ArrayLike) -> int:
         """Keeps rows in memory whatever else is looked up, such as those that a profile found to be looked up most.
 
@@ -419,6 +440,9 @@ class Table:
         source = _source(path, own.tensor if tensor is None else tensor, own.encoding)
         self._served.replace({self._number: source})
         self.name = self._served.native.describe(self._number)[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prefetching": []}
 
     def __repr__(self) -> str:
         return f"<Table {self.name}: {self._rows:,} x {self.dim}, {self.encoding}>"

@@ -11,6 +11,7 @@ import pickle
 import select
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,23 @@ def test_packed_tables(tmp_path: Path, session: oc.Session, weight: np.ndarray, 
     same(again[np.arange(ROWS)], rows)
     with pytest.raises(oc.errors.ArgumentError, match=r"again: a packed table, .* is a table by itself"):
         Table.open([tmp_path / "again", tmp_path / "packed"], session=session)
+
+
+def test_rows_are_prefetched_while_the_caller_goes_on(tmp_path: Path, session: oc.Session, weight: np.ndarray) -> None:
+    np.save(tmp_path / "weight.npy", weight)
+    table = Table.open(tmp_path / "weight.npy", session=session)
+    ids = np.arange(5, 95).reshape(9, 10)
+    assert table.prefetch(ids).result() is None
+    assert table.statistics.looked_up == 0
+    same(table[ids], weight[ids])
+    assert table.statistics.hits == table.statistics.units_read == 90
+    with pytest.raises(errors.ArgumentError, match=f"none with the number {ROWS}"):
+        table.prefetch([ROWS]).result()
+    table.prefetch([200])
+    copied = pickle.loads(pickle.dumps(table))
+    same(copied[[200]], weight[[200]])
+    while table.statistics.cached_rows < 91:
+        time.sleep(0.01)
 
 
 def test_a_shard_that_is_cut_while_it_is_served_fails_the_rows_that_it_had(tmp_path: Path, session: oc.Session) -> None:
