@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _native
-from ._session import Planned, planning
+from ._session import planned
 from ._units import show_bytes
 from .errors import ArgumentError
 
@@ -111,9 +111,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
     if hasattr(owner, "get_params"):
         # A copy of the estimator learns the shape of the data, so that a fitted model is kept.
         function = getattr(copy.copy(owner), function.__name__)
-    with planning():
-        try:
-            function(*args, **kwargs)
-        except Planned as planned:
-            return Plan._of(planned.job)
-    raise ArgumentError(f"{getattr(function, '__qualname__', function)} makes no run, so there is nothing to plan")
+    job = planned(lambda: function(*args, **kwargs))
+    if job is None:
+        raise ArgumentError(f"{getattr(function, '__qualname__', function)} makes no run, so there is nothing to plan")
+    return Plan._of(job)

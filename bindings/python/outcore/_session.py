@@ -12,7 +12,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
@@ -441,14 +441,19 @@ def is_planning() -> bool:
     return _planning.get()
 
 
-@contextlib.contextmanager
-def planning() -> Iterator[None]:
-    """Ends the first run inside with `Planned`."""
-    token = _planning.set(True)
-    try:
-        yield
-    finally:
-        _planning.reset(token)
+def planned(call: Callable[[], Any]) -> _native.Job | None:
+    """The job of the first run that a call would make, if it makes one. The call has a context of its own, so that nothing has to
+    be set back: Ctrl-C may come at any moment."""
+
+    def planning() -> _native.Job | None:
+        _planning.set(True)
+        try:
+            call()
+        except Planned as planned:
+            return planned.job
+        return None
+
+    return copy_context().run(planning)
 
 
 _default: Session | None = None
