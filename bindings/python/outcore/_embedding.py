@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._dtypes import dtype_of, type_name
+from ._dtypes import dtype_of
+from ._embedding_calls import Asked, Call, Feature, Features, JaggedBatch, Joined, Mode, Rows, apart, integers, jagged
 from ._session import Session, default_session
 from ._settings import PathLike, full_path
 from ._units import parse_bytes
 from .errors import ArgumentError, ShapeError
 
-Mode = Literal["sum", "mean", "max"]
 Policy = Literal["s3-fifo", "lru"]
 Optimizer = Literal["sgd", "rowwise_adagrad", "adam"]
-Rows = npt.NDArray[Any]
-"""Rows by rows and elements: of float32, float16 or bfloat16."""
-
-SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 ITERATED_ROWS = 1024
 
@@ -62,77 +57,6 @@ class Failed(NamedTuple):
     feature: int
     bag: int
     error: Exception
-
-
-@dataclass(frozen=True)
-class Feature:
-    """What a call asks of one table of a set.
-
-    Parameters
-    ----------
-    table : int or str
-        Its number or name in the set. Several features may use one table.
-    ids : array of int32 or int64
-        Row numbers: one-dimensional, or bags of one length as rows.
-    offsets : array of int32 or int64, optional
-        Where each bag begins in one-dimensional `ids`. Without `offsets` and `lengths` every id is a row of the result.
-    lengths : array of int32 or int64, optional
-        How many ids each bag has, instead of `offsets`.
-    per_sample_weights : array of float32, optional
-        A factor for each id; of sums only.
-    mode : {"sum", "mean", "max"}
-    include_last_offset : bool
-        Whether `offsets` ends with the number of ids.
-    padding_idx : int, optional
-        The row number that is no member of a bag.
-    dtype : dtype, optional
-        Of the result: float32, float16 or bfloat16. Default: that of the table, float32 for quantized rows.
-    """
-
-    table: int | str
-    ids: npt.ArrayLike
-    offsets: npt.ArrayLike | None = None
-    lengths: npt.ArrayLike | None = None
-    per_sample_weights: npt.ArrayLike | None = None
-    mode: Mode = "sum"
-    include_last_offset: bool = False
-    padding_idx: int | None = None
-    dtype: npt.DTypeLike | None = None
-
-
-@dataclass(frozen=True)
-class JaggedBatch:
-    """What a call asks of several tables of a set, in the form of TorchRec's `KeyedJaggedTensor` and of FBGEMM's table-batched
-    embeddings: few arrays for all features. Its results lie in one block of memory.
-
-    Parameters
-    ----------
-    ids : array of int32 or int64
-        Row numbers: those of the first feature, then those of the second, and so on; of each feature, sample by sample.
-    lengths : array of int32 or int64, optional
-        How many ids each bag has, in the same order: features x samples, or as many in one dimension.
-    offsets : array of int32 or int64, optional
-        Where each bag begins in `ids`, and the end, instead of `lengths`: features x samples + 1.
-    tables : sequence of int or str, optional
-        Table of each feature. Default: all tables of the set.
-    per_sample_weights : array of float32, optional
-        A factor for each id; of sums only.
-    mode : {"sum", "mean", "max"}
-    dtype : dtype, optional
-        Of the result: float32, float16 or bfloat16. Default: that of the tables, float32 if they differ.
-    """
-
-    ids: npt.ArrayLike
-    _: KW_ONLY
-    lengths: npt.ArrayLike | None = None
-    offsets: npt.ArrayLike | None = None
-    tables: Sequence[int | str] | None = None
-    per_sample_weights: npt.ArrayLike | None = None
-    mode: Mode = "sum"
-    dtype: npt.DTypeLike | None = None
-
-
-Features = Sequence[Feature] | JaggedBatch
 
 
 @dataclass(frozen=True)
@@ -345,7 +269,7 @@ class Table:
         ArgumentError
             For ids that are no rows; `result` raises it, as it does errors of the device.
         """
-        asked = _Asked.of(Feature(self._number, np.asarray(ids).ravel()), self)
+        asked = Asked.of(Feature(self._number, np.asarray(ids).ravel()), self)
         pending = PendingLookUp(self._served.native.submit_load([asked.native]), None)
         self._prefetching = [*(one for one in self._prefetching if not one.done()), pending]
         return pending
@@ -358,7 +282,7 @@ class Table:
         int
             How many of them have room.
         """
-        numbers = _integers(ids, "ids")
+        numbers = integers(ids, "ids")
         if numbers.size and numbers.min() < 0:
             raise ArgumentError(f"{self.name}: row {numbers.min()}: rows are counted from 0 on")
         return self._served.native.keep(self._number, numbers.ravel().astype(np.uint64))
@@ -397,7 +321,7 @@ class Table:
         """
         if delta is not None and not 1 <= delta < 1 << 64:
             raise ArgumentError(f"{self.name}: delta={delta!r} must be a whole number from 1 on")
-        numbers = np.ascontiguousarray(_integers(ids, "ids"), np.int64)
+        numbers = np.ascontiguousarray(integers(ids, "ids"), np.int64)
         if numbers.ndim != 1 or (numbers.size and numbers.min() < 0):
             raise ArgumentError(f"{self.name}: ids are row numbers from 0 on, one-dimensional")
         elements = np.ascontiguousarray(rows, np.float32)
@@ -448,22 +372,6 @@ class Table:
         return f"<Table {self.name}: {self._rows:,} x {self.dim}, {self.encoding}>"
 
 
-def _dtype(dtype: npt.DTypeLike | None) -> np.dtype[Any] | None:
-    """Of results, by name too: NumPy does not know all of them."""
-    if dtype is None:
-        return None
-    found = dtype_of(type_name(dtype))
-    if found.name not in SAFETENSORS:
-        raise ArgumentError(f"results are of float32, float16 or bfloat16, not of {found}")
-    return found
-
-
-@cache
-def _name(dtype: np.dtype[Any]) -> str:
-    """NumPy puts it together anew each time, which takes longer than the rest of a small feature."""
-    return dtype.name
-
-
 def _bytes(size: int | str | None) -> int | None:
     return size if size is None or size == 0 else parse_bytes(size)
 
@@ -512,7 +420,7 @@ class TableSet:
         served = _Served(session or default_session(), sources, _bytes(cache), policy, _bytes(reading), readers)
         self._served = served
         self._tables = [Table(served, number) for number in range(len(sources))]
-        self._joined = _Joined.of(self._tables)
+        self._joined = Joined.of(self._tables)
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -623,7 +531,7 @@ class TableSet:
             The table at which the step fails is as it was before; so are those with higher numbers.
         """
         if isinstance(features, JaggedBatch):
-            features = _apart(features, self._joined_of(features))
+            features = apart(features, self._joined_of(features))
         if not isinstance(gradients, list | tuple):
             gradients = np.asarray(gradients)
         if isinstance(gradients, np.ndarray) and gradients.ndim == 2:
@@ -639,7 +547,7 @@ class TableSet:
             table, gradient = self[feature.table], np.asarray(gradient)
             if gradient.ndim < 2 or gradient.shape[-1] != table.dim:
                 raise ShapeError(f"{table.name}: gradients have shape {gradient.shape}, not bags x {table.dim}")
-            native = _Asked.of(feature, table).native
+            native = Asked.of(feature, table).native
             permutation = None if order is None else np.ascontiguousarray(order, np.int64)
             asked.append((native, np.ascontiguousarray(gradient, np.float32), permutation))
         with self._served.native.step() as step:
@@ -678,14 +586,14 @@ class TableSet:
         self._served.replace({table._number: self._served.sources[table._number] for table in readers})
         return [table.version for table in readers] != before
 
-    def _joined_of(self, batch: JaggedBatch) -> _Joined:
-        return self._joined if batch.tables is None else _Joined.of([self[table] for table in batch.tables])
+    def _joined_of(self, batch: JaggedBatch) -> Joined:
+        return self._joined if batch.tables is None else Joined.of([self[table] for table in batch.tables])
 
-    def _asked(self, features: Features) -> _Call:
+    def _asked(self, features: Features) -> Call:
         if isinstance(features, JaggedBatch):
-            return _jagged(features, self._joined_of(features))
-        asked = [_Asked.of(feature, self[feature.table]) for feature in features]
-        return _Call([one.native for one in asked], [one.result for one in asked])
+            return jagged(features, self._joined_of(features))
+        asked = [Asked.of(feature, self[feature.table]) for feature in features]
+        return Call([one.native for one in asked], [one.result for one in asked])
 
     @property
     def statistics(self) -> dict[str, Statistics]:
@@ -696,196 +604,10 @@ class TableSet:
         return f"<TableSet of {len(self)} tables>"
 
 
-Place = tuple[npt.NDArray[Any], str, list[int] | None]
-"""Memory of a result, its type, and the elements of each where several lie one after another."""
-
-
-class _Result(NamedTuple):
-    """Of a feature."""
-
-    bags: int
-    dim: int
-    dtype: np.dtype[Any]
-
-    def empty(self) -> tuple[Rows, Place]:
-        """Memory for it, and the same as the native half takes it."""
-        rows, name = np.empty((self.bags, self.dim), self.dtype), _name(self.dtype)
-        return rows, (rows.view(np.uint16) if name == "bfloat16" else rows, name, None)
-
-
-class _Call(NamedTuple):
-    """Features as the native half takes them, and what their results are."""
-
-    native: Any
-    parts: list[_Result]
-    dims: list[int] | None = None
-    """Of a batch, whose features have one result together: the elements of each."""
-
-    def results(self, concatenate: bool) -> tuple[Any, list[Place]]:
-        """Memory for the results, and the same as the native half takes it."""
-        if concatenate:
-            rows, place = self._side_by_side().empty()
-            return rows, [place]
-        if self.dims is not None:
-            rows, (stored, name, _) = self.parts[0].empty()
-            return _cut(rows.ravel(), self.dims), [(stored, name, self.dims)]
-        made = [result.empty() for result in self.parts]
-        return [rows for rows, _ in made], [place for _, place in made]
-
-    def _side_by_side(self) -> _Result:
-        bags = {result.bags for result in self.parts}
-        if len(bags) != 1:
-            raise ShapeError(f"results of {sorted(bags)} bags cannot be side by side")
-        return _Result(bags.pop(), sum(result.dim for result in self.parts), _common(result.dtype for result in self.parts))
-
-
-class _Joined(NamedTuple):
-    """Tables whose results are side by side: their names, their numbers, their elements together, and the type of those."""
-
-    names: list[str]
-    numbers: list[int]
-    dims: list[int]
-    dtype: np.dtype[Any]
-
-    @classmethod
-    def of(cls, tables: Sequence[Table]) -> _Joined:
-        numbers, dims = [table._number for table in tables], [table.dim for table in tables]
-        return cls([table.name for table in tables], numbers, dims, _common(table.dtype for table in tables))
-
-
-def _common(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
-    found = set(dtypes)
-    return found.pop() if len(found) == 1 else np.dtype(np.float32)
-
-
-def _jagged(batch: JaggedBatch, tables: _Joined) -> _Call:
-    ids = _integers(batch.ids, "ids")
-    if ids.ndim != 1:
-        raise ShapeError(f"ids of shape {ids.shape}, which are no list")
-    lengths, features = _lengths(batch), len(tables.numbers)
-    if not features or lengths.size % features:
-        raise ShapeError(f"{lengths.size} lengths are no equal numbers of bags for {features} features")
-    bags = lengths.size // features
-    if lengths.ndim != 1 and lengths.shape != (features, bags):
-        raise ShapeError(f"lengths of shape {lengths.shape} for {features} features, which are the rows")
-    if len(found := np.flatnonzero(lengths < 0)):
-        feature, bag = divmod(int(found[0]), bags)
-        length = lengths.ravel()[found[0]]
-        raise ArgumentError(f"{tables.names[feature]}: bag {bag} of feature {feature} has length {length}")
-    weights = batch.per_sample_weights
-    if weights is not None:
-        weights = np.ascontiguousarray(weights, np.float32)
-        if weights.shape != ids.shape:
-            raise ShapeError(f"per_sample_weights of shape {weights.shape} for ids of {ids.shape}")
-    native = (tables.numbers, ids, lengths.ravel(), batch.mode, weights)
-    return _Call(native, [_Result(bags, sum(tables.dims), _dtype(batch.dtype) or tables.dtype)], tables.dims)
-
-
-def _apart(batch: JaggedBatch, tables: _Joined) -> list[Feature]:
-    """The features of a batch one by one."""
-    call = _jagged(batch, tables)
-    numbers, ids, flat, mode, weights = call.native
-    lengths = flat.reshape(len(numbers), call.parts[0].bags)
-    ends = lengths.sum(axis=1, dtype=np.int64).cumsum()
-    if ends[-1] != len(ids):
-        raise ArgumentError(f"lengths add up to {ends[-1]}, and there are {len(ids)} ids")
-    of_ids = np.split(ids, ends[:-1])
-    of_weights: list[Any] = [None] * len(numbers) if weights is None else np.split(weights, ends[:-1])
-    parts = zip(numbers, of_ids, lengths, of_weights, strict=True)
-    return [
-        Feature(number, some, lengths=own, per_sample_weights=factors, mode=mode, dtype=batch.dtype)
-        for number, some, own, factors in parts
-    ]
-
-
-def _cut(block: npt.NDArray[Any], dims: list[int]) -> list[Rows]:
-    """Results that lie one after another."""
-    bags = len(block) // sum(dims)
-    if len(set(dims)) == 1:
-        return list(block.reshape(len(dims), bags, dims[0]))
-    parts = np.split(block, np.cumsum([bags * dim for dim in dims[:-1]]))
-    return [part.reshape(bags, dim) for part, dim in zip(parts, dims, strict=True)]
-
-
-def _lengths(batch: JaggedBatch) -> npt.NDArray[Any]:
-    if batch.lengths is not None and batch.offsets is None:
-        return _integers(batch.lengths, "lengths")
-    if batch.lengths is not None or batch.offsets is None:
-        raise ArgumentError("either offsets or lengths")
-    offsets = _integers(batch.offsets, "offsets")
-    if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0:
-        raise ShapeError("offsets of all bags are a list that begins with 0 and ends with the number of ids")
-    return np.diff(offsets)
-
-
 def _look_up(feature: Feature, table: Table) -> Rows:
-    asked = _Asked.of(feature, table)
+    asked = Asked.of(feature, table)
     rows, place = asked.result.empty()
     return cast(Rows, _checked(table._served.native.look_up([asked.native], [place], None), [rows])[0])
-
-
-class _Asked(NamedTuple):
-    """A feature as the native half takes it, and what its result is."""
-
-    native: tuple[Any, ...]
-    result: _Result
-
-    @classmethod
-    def of(cls, feature: Feature, table: Table) -> _Asked:
-        try:
-            ids = _integers(feature.ids, "ids")
-            kind, given, length, bags = _bags(feature, ids)
-            weights = feature.per_sample_weights
-            if weights is not None:
-                weights = np.ascontiguousarray(weights, np.float32)
-                if weights.shape != ids.shape:
-                    raise ShapeError(f"per_sample_weights of shape {weights.shape} for ids of {ids.shape}")
-                weights = weights.ravel()
-            padding = feature.padding_idx
-            if padding is not None and not -len(table) <= padding < len(table):
-                raise ArgumentError(f"padding_idx {padding} is no row of {len(table)}")
-        except (ArgumentError, ShapeError) as error:
-            raise type(error)(f"{table.name}: {error}") from None
-        padding = padding + len(table) if padding is not None and padding < 0 else padding
-        native = (table._number, ids.ravel(), kind, given, length, feature.mode, weights, padding)
-        return cls(native, _Result(bags, table.dim, _dtype(feature.dtype) or table.dtype))
-
-
-def _integers(numbers: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    found = np.asarray(numbers)
-    if found.size == 0 and found.dtype.kind == "f":
-        found = found.astype(np.int64)
-    if found.dtype.kind not in "iu":
-        raise ArgumentError(f"{what} are integers, not {found.dtype}")
-    wanted = found.dtype if found.dtype in (np.int32, np.int64) else np.dtype(np.int64)
-    if found.dtype == np.uint64 and found.size and found.max() > np.iinfo(np.int64).max:
-        raise ArgumentError(f"{what} beyond int64")
-    return np.ascontiguousarray(found, wanted)
-
-
-def _bags(feature: Feature, ids: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any] | None, int, int]:
-    """How bags are given, what gives them, the length of those that have one, and their number."""
-    offsets, lengths = feature.offsets, feature.lengths
-    if offsets is not None and lengths is not None:
-        raise ArgumentError("either offsets or lengths")
-    if ids.ndim == 2:
-        if offsets is not None or lengths is not None:
-            raise ArgumentError("ids of two dimensions are bags by themselves, without offsets and lengths")
-        if ids.shape[1] == 0:
-            return "lengths", np.zeros(len(ids), np.int64), 0, len(ids)
-        return "fixed", None, ids.shape[1], ids.shape[0]
-    if ids.ndim != 1:
-        raise ShapeError(f"ids of shape {ids.shape}, which are neither a list nor bags of one length")
-    if lengths is not None:
-        given = _integers(lengths, "lengths")
-        return "lengths", given, 0, len(given)
-    if offsets is None:
-        return "each", None, 0, len(ids)
-    given = _integers(offsets, "offsets")
-    if given.ndim != 1:
-        raise ShapeError(f"offsets of shape {given.shape}, which are no list")
-    kind = "offsets and end" if feature.include_last_offset else "offsets"
-    return kind, given, 0, max(len(given) - feature.include_last_offset, 0)
 
 
 class EmbeddingBag:

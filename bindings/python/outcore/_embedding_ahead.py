@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ._embedding import Features, PendingLookUp, TableSet
+from ._embedding import PendingLookUp, TableSet
+from ._embedding_calls import Features
 from .errors import ArgumentError, OutcoreError
 
 Batch = TypeVar("Batch")

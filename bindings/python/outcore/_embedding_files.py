@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._embedding import SAFETENSORS, Feature, Optimizer, Rows, Table, _dtype, _integers, _look_up
+from ._embedding import Optimizer, Table, _look_up
+from ._embedding_calls import SAFETENSORS, Feature, Rows, dtype_named, integers
 from ._embedding_placement import Placement
 from ._files import refusal
 from ._session import Session, default_session
@@ -126,7 +127,7 @@ def _placed(placement: Any) -> tuple[npt.NDArray[np.uint32] | None, npt.NDArray[
     slots = np.ascontiguousarray(slots, np.uint32)
     if replicas is None or np.size(replicas) == 0:
         return slots, None
-    found = np.ascontiguousarray(_integers(replicas, "replicas"), np.int64)
+    found = np.ascontiguousarray(integers(replicas, "replicas"), np.int64)
     if found.ndim != 2:
         raise ShapeError(f"replicas of shape {found.shape}, which are not pages x rows")
     if (found[:, 1:] >= 0)[found[:, :-1] < 0].any():
@@ -198,7 +199,7 @@ def export(
     rows = _Rows.of(source, None, session).within(session)
     if rows.table is None:
         raise ArgumentError(f"{source!r} is exported from a table, which `pack` makes of it")
-    kind = _dtype(dtype) or rows.table.dtype
+    kind = dtype_named(dtype) or rows.table.dtype
     name, ending = full_path(path), os.path.splitext(os.fsdecode(path))[1]
     if ending not in (".npy", ".safetensors", ".pt", ".pth"):
         raise ArgumentError(f"{name}: a table is exported to a .npy, .safetensors, .pt or .pth file")

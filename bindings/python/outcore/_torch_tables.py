@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ._embedding import Feature, Mode, PendingLookUp, Place, Table, _Asked, _checked
+from ._embedding import PendingLookUp, Table, _checked
+from ._embedding_calls import Asked, Feature, Mode, Place
 from ._settings import PathLike
 from .errors import ArgumentError, ShapeError
 
@@ -95,7 +96,7 @@ class _OnTable(nn.Module, ABC):
         stored = (out.view(torch.uint16) if self.dtype == torch.bfloat16 else out).numpy()
         # The type of the memory is that of the tensor, whatever NumPy sees of it.
         place = (stored, DTYPES[self.dtype], None)
-        return _LookedUp(_Asked.of(feature, self.table).native, place, out.view(*shape, self.table.dim))
+        return _LookedUp(Asked.of(feature, self.table).native, place, out.view(*shape, self.table.dim))
 
     def _check_trained(self) -> None:
         """Refuses what has no gradient, before the network runs."""

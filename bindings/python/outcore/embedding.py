@@ -19,20 +19,9 @@ modules and optimizers of PyTorch.
 
 from __future__ import annotations
 
-from ._embedding import (
-    EmbeddingBag,
-    Failed,
-    Feature,
-    JaggedBatch,
-    Mode,
-    Optimizer,
-    PendingLookUp,
-    Policy,
-    Statistics,
-    Table,
-    TableSet,
-)
+from ._embedding import EmbeddingBag, Failed, Optimizer, PendingLookUp, Policy, Statistics, Table, TableSet
 from ._embedding_ahead import look_ahead
+from ._embedding_calls import Feature, JaggedBatch, Mode
 from ._embedding_files import create, export, pack
 from ._embedding_placement import PagesTouched, Placement, PlacementMethod, placement
 
