@@ -454,30 +454,6 @@ def test_what_ends_one_rank_ends_all(does, tmp_path):
     assert done.returncode != 0 and ENDINGS[does] in done.stderr
 
 
-DYING = """
-import os, signal, sys, threading
-import numpy as np
-import outcore
-from outcore.neighbors import NearestNeighbors
-from outcore.ranks import mpi
-comm = mpi(sys.argv[1])
-outcore.configure("8MiB", threads=1)
-if comm.rank == 1:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
-while True:
-    NearestNeighbors(5, comm=comm).fit(np.random.default_rng(0).random((4000, 16), "f4")).kneighbors()
-"""
-
-
-@needs_mpi
-@pytest.mark.parametrize("design", of_ranks.DESIGNS)
-def test_the_launcher_ends_all_where_a_rank_dies_while_rows_go_round(design, tmp_path):
-    if design.startswith("osh") and not has_openshmem():
-        pytest.skip("no OpenSHMEM: install Open MPI from the system's packages")
-    done = mpirun(2, "-c", DYING, design)
-    assert done.returncode != 0 and "rank 1" in done.stderr
-
-
 def test_graphs_over_ranks_are_refused():
     x = np.random.default_rng(SEED).random((20, 3))
     for found in on_ranks(2, lambda _, comm: NearestNeighbors(2, comm=comm).fit(x).kneighbors_graph()):

@@ -29,6 +29,14 @@ fn create(session: &Session, path: &Path, optimizer: Option<&Optimizer>) {
     writer.finish().unwrap();
 }
 
+fn create_zeros(session: &Session, path: &Path, rows: u64, dim: usize) {
+    let encoding = RowEncoding::F32;
+    let mut writer =
+        TableWriter::create_versioned(session, path, rows, dim, encoding, None).unwrap();
+    (0..rows).for_each(|_| writer.write(&vec![0.0; dim]).unwrap());
+    writer.finish().unwrap();
+}
+
 fn opened(session: &Session, path: &Path, for_writing: bool, cache_rows: u64) -> TableSet {
     let opening = Opening {
         for_writing,
@@ -313,11 +321,7 @@ fn memory_is_divided_anew_while_tables_change() {
     let session = session_with(folder.path(), WrapDevice::default());
     let tables = ["useless", "useful"].map(|name| {
         let path = folder.path().join(name);
-        let encoding = RowEncoding::F32;
-        let mut writer =
-            TableWriter::create_versioned(&session, &path, ROWS, DIM, encoding, None).unwrap();
-        (0..ROWS).for_each(|_| writer.write(&[0.0; DIM]).unwrap());
-        writer.finish().unwrap();
+        create_zeros(&session, &path, ROWS, DIM);
         let opening = Opening {
             for_writing: true,
             ..Opening::default()
@@ -373,11 +377,7 @@ fn a_commit_ends_where_the_list_of_changed_rows_has_no_room() {
     let folder = tempfile::tempdir().unwrap();
     let session = session_with(folder.path(), WrapDevice::default());
     let path = folder.path().join("table");
-    let encoding = RowEncoding::F32;
-    let mut writer =
-        TableWriter::create_versioned(&session, &path, ROWS, DIM, encoding, None).unwrap();
-    (0..ROWS).for_each(|_| writer.write(&[0.0; DIM]).unwrap());
-    writer.finish().unwrap();
+    create_zeros(&session, &path, ROWS, DIM);
     let opened = |for_writing| {
         let opening = Opening {
             for_writing,
