@@ -55,6 +55,16 @@ fn scratch_is_what_was_predicted() {
             "eigh {n} {k}: {peak} bytes, predicted {predicted}"
         );
     }
+    for n in [50, 300, 700] {
+        let c = faer::Mat::<f64>::from_fn(n, n, |i, j| 1.0 / (1 + i + j) as f64);
+        drop(svd(c.as_ref()).unwrap());
+        let peak = peak(|| drop(svd(c.as_ref()).unwrap()));
+        let predicted = svd_scratch_bytes::<f64>(n) - 2 * n * n.min(512) * 8;
+        assert!(
+            peak <= predicted + 1024,
+            "svd {n}: {peak} bytes, predicted {predicted}"
+        );
+    }
     let n = 1500;
     let c = faer::Mat::<f64>::from_fn(n, n, |i, j| 1.0 / (1 + i + j) as f64);
     for (k, block, basis) in [

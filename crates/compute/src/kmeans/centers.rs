@@ -49,34 +49,9 @@ impl<T: Real> Centers<T> {
             .map(|center| center.iter().map(|x| x.f64() * x.f64()).sum())
             .collect();
         let reach = squares.iter().copied().fold(0.0, f64::max).sqrt();
-        let (mut gaps, mut span) = (
-            vec![
-                if shape.clusters == 1 {
-                    f32::INFINITY
-                } else {
-                    0.0
-                };
-                shape.clusters
-            ],
-            2.0 * reach,
-        );
-        if (2..=GAP_CENTERS_MAX).contains(&shape.clusters) {
-            span = 0.0;
-            for (gap, one) in gaps.iter_mut().zip(values.chunks(d)) {
-                if stop() {
-                    break;
-                }
-                let others = values
-                    .chunks(d)
-                    .filter(|other| !std::ptr::eq(*other, one))
-                    .map(|other| distance(one, other));
-                let (least, most) = others.fold((f64::INFINITY, span), |(least, most), far| {
-                    (far.min(least), far.max(most))
-                });
-                (*gap, span) = (below(0.5 * least * (1.0 - 1e-9)), most);
-            }
-            span *= 1.0 + 1e-9;
-        }
+        let is_few = shape.clusters <= GAP_CENTERS_MAX;
+        let apart = is_few.then(|| apart(&values, d, stop)).flatten();
+        let (gaps, span) = apart.unwrap_or_else(|| (vec![0.0; shape.clusters], 2.0 * reach));
         Centers {
             values,
             squares: squares.into_iter().map(T::of).collect(),
@@ -116,10 +91,39 @@ impl<T: Real> Centers<T> {
     }
 }
 
+/// Half the distance of each centre from the nearest other one, and the largest distance of two; none after `stop` has said so.
+fn apart<T: Real>(values: &[T], d: usize, stop: &dyn Fn() -> bool) -> Option<(Vec<f32>, f64)> {
+    let centers: Vec<&[T]> = values.chunks(d).collect();
+    let (mut nearest, mut span) = (vec![f64::INFINITY; centers.len()], 0.0f64);
+    for (at, one) in centers.iter().enumerate() {
+        if stop() {
+            return None;
+        }
+        for (beside, other) in centers.iter().enumerate().skip(at + 1) {
+            let far = distance(one, other);
+            span = span.max(far);
+            for center in [at, beside] {
+                nearest[center] = nearest[center].min(far);
+            }
+        }
+    }
+    let half = |nearest: &f64| below(0.5 * nearest * (1.0 - 1e-9));
+    Some((nearest.iter().map(half).collect(), span * (1.0 + 1e-9)))
+}
+
+/// As many sums as vector units add at once.
+const SUMS: usize = 16;
+
 pub(super) fn distance<T: Real>(one: &[T], other: &[T]) -> f64 {
-    one.iter()
-        .zip(other)
-        .map(|(a, b)| (a.f64() - b.f64()).powi(2))
-        .sum::<f64>()
-        .sqrt()
+    let square = |a: &T, b: &T| (a.f64() - b.f64()).powi(2);
+    let (ones, others) = (one.chunks_exact(SUMS), other.chunks_exact(SUMS));
+    let rest = ones.remainder().iter().zip(others.remainder());
+    let rest: f64 = rest.map(|(a, b)| square(a, b)).sum();
+    let mut sums = [0.0; SUMS];
+    for (ones, others) in ones.zip(others) {
+        for (sum, (a, b)) in sums.iter_mut().zip(ones.iter().zip(others)) {
+            *sum += square(a, b);
+        }
+    }
+    (sums.iter().sum::<f64>() + rest).sqrt()
 }

@@ -115,7 +115,8 @@ impl Needs<'_> {
         let finish = sum(&|layout| layout.finish_bytes(count, self.budget_bytes));
         Need {
             bases: sum(&|layout| layout.held_bytes(count)),
-            blocks: blocks_bytes(self.order + rows, chunk) + small_bytes(count, chunk),
+            blocks: blocks_bytes(self.order + rows, chunk)
+                + small_bytes(count, chunk).max(self.left.map_or(0, |_| factors_bytes(count))),
             passing: passing.fold(products, u64::max).max(finish),
         }
     }
@@ -142,7 +143,8 @@ impl Needs<'_> {
         let products = rows.max((self.products)(chunk)).max(finish.iter().sum());
         Some(Need {
             bases: layout.held_bytes(count) + left.held_bytes(count),
-            blocks: blocks_bytes(self.order, chunk) + small_bytes(all, count),
+            blocks: blocks_bytes(self.order, chunk)
+                + small_bytes(all, count).max(factors_bytes(count)),
             passing: passing.into_iter().fold(products, u64::max),
         })
     }
@@ -210,6 +212,11 @@ fn stored(operator: &impl Operator) -> RealType {
 fn small_bytes(capacity: usize, block: usize) -> u64 {
     let seen = 3 * 8 * capacity * capacity + kernels::eigh_scratch_bytes::<f64>(capacity, capacity);
     (seen + 8 * SUMS * (capacity + block) * block) as u64
+}
+
+/// What makes left vectors orthonormal, and its singular vectors.
+fn factors_bytes(count: usize) -> u64 {
+    (3 * 8 * count * count + kernels::svd_scratch_bytes::<f64>(count)) as u64
 }
 
 /// Budgets beyond this one have larger states and panels of passes: what is enough for these too.
