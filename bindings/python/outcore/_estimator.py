@@ -25,9 +25,16 @@ __all__ = ["Estimator", "check_finite", "seed_of"]
 
 
 class Run(Protocol):
-    """The result of a job of a fit. `keep` makes a model of the partial result of one that Ctrl-C ends."""
+    """The result of a job of a fit. `keep` makes a model of the partial result of one that Ctrl-C ends; `stand_in` is what a fit
+    that is only planned goes on with."""
 
-    def __call__(self, job: _native.Job, label: str, keep: Callable[[Any], None] | None = None) -> Any: ...
+    def __call__(
+        self,
+        job: _native.Job,
+        label: str,
+        keep: Callable[[Any], None] | None = None,
+        stand_in: Callable[[], Any] | None = None,
+    ) -> Any: ...
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
@@ -74,7 +81,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             whole = self._session(X)
             shapes = {name: self.__dict__[name] for name in ("n_features_in_", "feature_names_in_") if name in self.__dict__}
 
-            def run(job: _native.Job, label: str, keep: Callable[[Any], None] | None = None) -> Any:
+            def run(
+                job: _native.Job,
+                label: str,
+                keep: Callable[[Any], None] | None = None,
+                stand_in: Callable[[], Any] | None = None,
+            ) -> Any:
                 def partial(found: Any) -> None:
                     nonlocal before
                     self._restore({name: value for name, value in before.items() if not name.endswith("_")} | shapes)
@@ -82,7 +94,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                     keep(found)
                     before = dict(self.__dict__)
 
-                return session._run(job, label, self.progress, partial if keep else None)
+                return session._run(job, label, self.progress, partial if keep else None, stand_in)
 
             self.__dict__.pop("trace_", None)
             last = whole._whole._trace

@@ -66,8 +66,8 @@ class Plan:
         self.notes = {what: value for each in facts for what, value in each["notes"]}
 
     @classmethod
-    def _of(cls, job: _native.Job) -> Plan:
-        return cls(json.loads(job.json()), job.text())
+    def _of(cls, jobs: list[_native.Job]) -> Plan:
+        return cls([facts for job in jobs for facts in json.loads(job.json())], "\n\n".join(job.text() for job in jobs))
 
     def json(self) -> str:
         """All of it as JSON: a list with one object for each plan."""
@@ -94,7 +94,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
 
     Returns
     -------
-    Plan of the first run that the call would make; what follows may depend on what that finds.
+    Plan of the runs that the call would make, up to the first on which others depend.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
     if hasattr(owner, "get_params"):
         # A copy of the estimator learns the shape of the data, so that a fitted model is kept.
         function = getattr(copy.copy(owner), function.__name__)
-    job = planned(lambda: function(*args, **kwargs))
-    if job is None:
+    jobs = planned(lambda: function(*args, **kwargs))
+    if not jobs:
         raise ArgumentError(f"{getattr(function, '__qualname__', function)} makes no run, so there is nothing to plan")
-    return Plan._of(job)
+    return Plan._of(jobs)

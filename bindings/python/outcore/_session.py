@@ -185,9 +185,21 @@ class Session:
             with contextlib.suppress(OverBudgetError):
                 self._engine.reserve("arrays between runs", size).release()
 
-    def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
-        if is_planning():
-            raise Planned(job)
+    def _run(
+        self,
+        job: _native.Job,
+        label: str,
+        progress: bool | None,
+        partial: Callable[[Any], None] | None = None,
+        stand_in: Callable[[], Any] | None = None,
+    ) -> Any:
+        """The result of a job. `stand_in` is one with which a call that is only planned goes on to its next job."""
+        jobs = _planning.get()
+        if jobs is not None:
+            jobs.append(job)
+            if stand_in is None:
+                raise Planned
+            return stand_in()
         began = time.monotonic()
         found = execute(job, label, progress, partial)
         trace = self._inner.last_trace()
@@ -426,34 +438,30 @@ class _Runs:
 
 
 class Planned(BaseException):
-    """Ends a call whose plan is only looked at, where it would begin to move anything; no handler of errors is to stop it."""
-
-    def __init__(self, job: _native.Job) -> None:
-        super().__init__()
-        self.job = job
+    """Ends a call whose plan is only looked at, where what follows depends on data; no handler of errors is to stop it."""
 
 
-_planning: ContextVar[bool] = ContextVar("_planning", default=False)
+_planning: ContextVar[list[_native.Job] | None] = ContextVar("_planning", default=None)
+"""The jobs of a call that is only planned."""
 
 
 def is_planning() -> bool:
     """Whether what this thread calls is only to be looked at."""
-    return _planning.get()
+    return _planning.get() is not None
 
 
-def planned(call: Callable[[], Any]) -> _native.Job | None:
-    """The job of the first run that a call would make, if it makes one. The call has a context of its own, so that nothing has to
-    be set back: Ctrl-C may come at any moment."""
+def planned(call: Callable[[], Any]) -> list[_native.Job]:
+    """The jobs that a call would run, up to the first on whose result others depend. The call has a context of its own, so that
+    nothing has to be set back: Ctrl-C may come at any moment."""
+    jobs: list[_native.Job] = []
 
-    def planning() -> _native.Job | None:
-        _planning.set(True)
-        try:
+    def planning() -> None:
+        _planning.set(jobs)
+        with contextlib.suppress(Planned):
             call()
-        except Planned as planned:
-            return planned.job
-        return None
 
-    return copy_context().run(planning)
+    copy_context().run(planning)
+    return jobs
 
 
 _default: Session | None = None

@@ -175,7 +175,8 @@ def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bo
         graph = graph.astype(np.float64)
     session = session_of(graph, memory=memory)
     job = _native.graph_degrees(session._inner, native_rows(graph, "the graph", session))
-    degrees, own = session._run(job, "degrees", progress)
+    some = np.zeros(graph.shape[0])
+    degrees, own = session._run(job, "degrees", progress, stand_in=lambda: (some, some))
     negative = np.flatnonzero(~(degrees >= 0))
     if len(negative):
         degree = degrees[negative[0]]

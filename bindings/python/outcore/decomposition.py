@@ -575,9 +575,18 @@ def _columns(x: Any, session: Session, run: Run, team: Any = None) -> tuple[Any,
     else:
         matrix = native_operand(x, "X", session)
         statistics = _native.column_statistics(session._inner, matrix, None)
-    columns = run(statistics, "averaging")
+    columns = run(statistics, "averaging", stand_in=lambda: _columns_like(x))
     check_finite(x, columns)
     return matrix, columns
+
+
+def _columns_like(x: Any) -> dict[str, Any]:
+    """Statistics of columns with the same number of entries each, for what is only planned."""
+    features = x.shape[1]
+    entries = x.nnz if _is_sparse(x) else x.shape[0] * features
+    none = np.zeros(features)
+    nonzeros = np.full(features, entries // max(features, 1), np.uint64)
+    return {"count": x.shape[0], "mean": none, "m2": np.ones(features), "min": none, "max": none, "nonzeros": nonzeros}
 
 
 def _map_sparse(estimator: Estimator, x: Any, shift: Any, matrix: Any, out: Any, label: str) -> Any:

@@ -18,7 +18,7 @@ from . import _native
 from ._array import Array, Floats, in_scratch, native_output, result_of
 from ._dtypes import computed
 from ._estimator import Estimator, Run, check_finite, seed_of
-from ._session import Session
+from ._session import Planned, Session, is_planning
 from ._settings import PathLike
 from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
 from ._spectra import convergence, found_vectors, native_options
@@ -199,6 +199,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             corpus = _Corpus(X, session, run, self.compat)
             self._check_count(corpus.filled, X, f"n_samples={X.shape[0]}")
             corpus.turn()
+            if is_planning():
+                self._plan(corpus)
             seed = seed_of(self.random_state)
             kept, left = self._thresholded(corpus, seed)
             clusters = np.full(X.shape[0], NONE)
@@ -250,6 +252,30 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             options = native_options(min(count, samples, words), tol=self.tol)
             _native.svds(session._inner, empty, options)
             _native.kmeans_fit(session._inner, empty, np.zeros((count, words)), None, int(self.max_iter), 0.0, None)
+
+    def _plan(self, corpus: _Corpus) -> None:
+        """Plans what follows the copy by words, as if thresholds left all words; passes over that copy are left out."""
+        if corpus.documents.format != "csr":
+            raise Planned
+        inner, documents, scales, count = corpus.session._inner, corpus.documents, corpus.scales, int(self.n_components)
+        (samples, words), name = corpus.X.shape, computed(corpus.X).name
+        along, rows = (_native.temporary_matrix(inner, name, [side, count], "C") for side in (words, samples))
+        entries = np.full(samples, corpus.X.nnz // samples, np.uint32)
+        rounds, none = int(self.max_iter), np.full(words, NONE)
+        prefixes, sums = np.zeros(count, np.uint32), np.zeros(count, np.float32)
+        clusters, added, pairs = np.full(samples, NONE), np.zeros(count, bool), self.n_edge_topics > 0
+        for job in (
+            _native.topic_kept(inner, documents, scales, np.zeros(words)),
+            _native.topic_thresholded(inner, documents, scales, np.zeros(words), entries),
+            _native.svds(inner, documents, native_options(min(count, samples, words), tol=self.tol)),
+            _native.csrmm(inner, documents, along, 1.0, 0.0, None),
+            _native.kmeans_fit(inner, rows, np.zeros((count, count)), None, rounds, 0.0, None),
+            _native.kmeans_fit(inner, documents, np.zeros((count, words)), None, rounds, 0.0, None),
+            *(_native.topic_sum_digits(inner, documents, scales, none, digit, prefixes) for digit in range(DIGITS)),
+            _native.topic_sums(inner, documents, scales, none, sums, bool(self.compat), clusters, added, pairs),
+        ):
+            corpus.run(job, "", stand_in=lambda: None)
+        raise Planned
 
     def _per_topic(self, part: float, documents: float) -> int:
         """A part of the documents that a topic dominates."""
@@ -557,12 +583,16 @@ class _Corpus:
     def __init__(self, X: Any, session: Session, run: Run, compat: bool) -> None:
         self.X, self.session, self.run = X, session, run
         self._matrix = matrix = native_sparse(X, session, "X")
-        columns = run(_native.sparse_column_statistics(session._inner, matrix, None), "counting words")
+        samples, words = X.shape
+        alike = dict.fromkeys(("min", "max", "mean", "nonzeros"), np.ones(words))
+        job = _native.sparse_column_statistics(session._inner, matrix, None)
+        columns = run(job, "counting words", stand_in=lambda: alike)
         check_finite(X, columns)
         negative = np.flatnonzero(columns["min"] < 0)
         if len(negative):
             raise ArgumentError(f"Negative values in data passed to TopicModel: column {negative[0]} of {X!r} has one")
-        sums = run(_native.sparse_row_norms(session._inner, matrix, "l1"), "measuring documents")
+        job = _native.sparse_row_norms(session._inner, matrix, "l1")
+        sums = run(job, "measuring documents", stand_in=lambda: np.ones(samples))
         self.filled = int(np.count_nonzero(sums))
         documents = max(self.filled, 1)
         length = sums.sum() / documents
@@ -576,7 +606,8 @@ class _Corpus:
         own, by_rows = self._matrix, self._matrix.format == "csr"
         # Nothing that is in memory is read again, and sorting has blocks of other sizes.
         self.session._make_room(self.session.memory)
-        other: _native.SparseMatrix = self.run(_native.csrcsc(self.session._inner, own, None), "sorting by words")
+        job = _native.csrcsc(self.session._inner, own, None)
+        other: _native.SparseMatrix = self.run(job, "sorting by words", stand_in=lambda: own)
         self.documents, self.words = (own, other) if by_rows else (other, own)
 
 
