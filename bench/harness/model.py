@@ -232,6 +232,8 @@ class Leg:
     """Run in the environment of bench/rivals.txt."""
     sweep: tuple[Mapping[str, Any], ...] = ()
     """Specs tried once, briefly, before the rounds; the fastest is kept."""
+    sweep_ascends: bool = False
+    """Each spec takes longer than the one before: the first that finishes is the fastest, and the last that is tried."""
     sweep_s: float = 5.0
     """Of each of them, where the leg takes `seconds`."""
     access: str | None = None

@@ -183,6 +183,8 @@ def chosen(
         outcome = run_leg(dataclasses.replace(leg, spec=spec), context, way, limit_bytes)
         tried.append({"options": dict(options), "rate": rate(unit_of(leg, unit), leg, outcome), "status": outcome["status"]})
         say(f"{leg.name}: trying {dict(options)}: {tried[-1]['rate'] or outcome.get('output', 'no number')}")
+        if leg.sweep_ascends and tried[-1]["rate"] is not None:
+            break
     finished = [entry for entry in tried if entry["rate"] is not None]
     if not finished:
         return leg, tried
