@@ -3,14 +3,16 @@
 //!
 //! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read.
 //! Centres are dense: k d elements twice, and 8 k d bytes once and in each of at most eight lanes.
+//! A lane may take much of a budget: rows are compared in one task and added up in another, which
+//! is short, so that all cores compare where memory has room for one lane only.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use outcore_core::{Error, MemorySplit, Result, Session, Stage};
 use outcore_device::Locked;
-use outcore_engine::{Block, Context, Plan, Task};
+use outcore_engine::{Block, Context, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Lines, Real, csrmm_flops, view, view_mut};
 use outcore_matrix::Sparse;
@@ -20,17 +22,24 @@ use super::centers::Centers;
 use super::drive::AllStates;
 use super::farthest::{self, Far};
 use super::totals::{Shape, Totals};
-use super::{Division, Lloyd, Round, Source, Weights, checked, label_bytes};
+use super::{Division, Lloyd, Round, Source, SumsPlan, Weights, checked, label_bytes};
 use crate::linalg::numbers;
 use crate::pass::Rows;
 
 /// Of rows and their products with all centres, which are to stay in the processor's cache; more where a plan would have more
-/// tasks than [`TASKS_MAX`].
+/// blocks than [`BLOCKS_MAX`].
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// Tasks of a plan whose memory, a kilobyte each, is little enough beside the budget. Of matrices from 64 GiB on, whose pieces
-/// cannot be larger, there are more.
-const TASKS_MAX: u64 = 1 << 14;
+/// Blocks of a plan whose two tasks, a kilobyte each, are little enough beside the budget. Of matrices from 32 GiB on, whose
+/// pieces cannot be larger, there are more.
+const BLOCKS_MAX: u64 = 1 << 13;
+
+/// Blocks that may be compared before what they change is added up.
+const AHEAD: usize = 8;
+
+/// Bytes that the tasks take for each row, beside its products and what has changed.
+const COMPARED_BYTES: u64 = 36;
+const ADDED_BYTES: usize = 5;
 
 /// Columns and values of one row.
 type Entries = Vec<(usize, f64)>;
@@ -62,10 +71,11 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let k = shape.clusters as u64;
         let panel_bytes = division.split.panel_bytes();
         // Pieces are half full at least.
-        let wanted_bytes = 2 * (x.stored_bytes() + n * (k * element + 48)) / TASKS_MAX;
+        let row_bytes = k * element + COMPARED_BYTES + (AHEAD * size_of::<Change>()) as u64;
+        let wanted_bytes = 2 * (x.stored_bytes() + n * row_bytes) / BLOCKS_MAX;
         let piece_bytes = panel_bytes.min(PIECE_BYTES.max(wanted_bytes));
-        let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * (k * element + 48)));
-        if pieces.len() as u64 > TASKS_MAX && panel_bytes < wanted_bytes {
+        let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * row_bytes));
+        if pieces.len() as u64 > BLOCKS_MAX && panel_bytes < wanted_bytes {
             return Err(Error::OverBudget {
                 what: format!("{k} centres and pieces of {}", x.name()),
                 needed: division.split.needed_for_panels(wanted_bytes),
@@ -95,14 +105,35 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         plan
     }
 
-    /// A task that reads a block; its products go to scratch.
+    /// A plan of a round, and regions by which a block is compared before it is added up, and no
+    /// more than [`AHEAD`] of them.
+    fn round_plan(&self) -> (SumsPlan, Vec<Region>) {
+        let mut plan = self.sums_plan(self.empty_plan());
+        let longest = (0..self.blocks.len()).map(|block| self.len_of(block)).max();
+        let changes = AHEAD * longest.unwrap_or(0) * size_of::<Change>();
+        plan.plan.hold(changes as u64);
+        let turns = (0..AHEAD).map(|_| plan.plan.serial()).collect();
+        (plan, turns)
+    }
+
+    /// A task that reads a block and compares its rows; products go to scratch.
     fn task(&self, plan: &mut Plan, block: usize) -> Task {
         let lines = self.len_of(block);
         let entries: u64 = self.source.pieces[block].iter().map(Piece::entries).sum();
         let task = Task::new("assign").flops(csrmm_flops(entries as usize, self.shape.clusters));
         let task = task
             .scratch(lines * self.shape.clusters * size_of::<T>())
-            .held(48 * lines);
+            .held(COMPARED_BYTES as usize * lines);
+        self.reads(plan, block, task)
+    }
+
+    /// The one that adds up what has changed.
+    fn adding_task(&self, plan: &mut Plan, block: usize) -> Task {
+        let task = Task::new("add").held(ADDED_BYTES * self.len_of(block));
+        self.reads(plan, block, task)
+    }
+
+    fn reads(&self, plan: &mut Plan, block: usize, task: Task) -> Task {
         self.source.pieces[block]
             .iter()
             .flat_map(|piece| self.source.x.regions(plan, piece))
@@ -119,12 +150,13 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
 
 impl<T: Real> Source<T> for SparseBlocks {
     fn explained(lloyd: &Lloyd<T, Self>) -> Vec<Plan> {
-        let mut plan = lloyd.empty_plan();
-        lloyd.explain_states(&mut plan);
-        let mut plan = lloyd.sums_plan(plan);
+        let (mut plan, turns) = lloyd.round_plan();
+        lloyd.explain_states(&mut plan.plan);
         for block in 0..lloyd.blocks.len() {
-            let task = lloyd.task(&mut plan.plan, block);
-            plan.task(block, task);
+            let (task, turn) = (lloyd.task(&mut plan.plan, block), turns[block % AHEAD]);
+            plan.plan.task(task.update(turn));
+            let task = lloyd.adding_task(&mut plan.plan, block);
+            plan.task(block, task.update(turn));
         }
         vec![plan.plan]
     }
@@ -135,18 +167,19 @@ impl<T: Real> Source<T> for SparseBlocks {
         round: Round<'_, T>,
     ) -> Result<(u64, u64)> {
         let (states, moved) = (round.states, round.moved);
-        let mut plan = lloyd.sums_plan(lloyd.empty_plan());
+        let (mut plan, turns) = lloyd.round_plan();
         let settled = |block: &usize| {
             let states = &mut *states[*block].locked();
             moved.is_some_and(|moved| states.relax_bounds(moved) == 0)
         };
         let across = Arc::new(round.centers.across(lloyd.shape));
-        for block in lloyd
-            .order(round.passes)
-            .into_iter()
-            .filter(|block| !settled(block))
+        let found: Arc<[Mutex<Found>; AHEAD]> = Arc::default();
+        let blocks = lloyd.order(round.passes).into_iter();
+        for (turn, block) in (0..AHEAD)
+            .cycle()
+            .zip(blocks.filter(|block| !settled(block)))
         {
-            let comparison = Comparison {
+            let comparison = Arc::new(Comparison {
                 shape: lloyd.shape,
                 centers: Arc::clone(round.centers),
                 across: Arc::clone(&across),
@@ -155,17 +188,30 @@ impl<T: Real> Source<T> for SparseBlocks {
                 object: lloyd.name.clone(),
                 first: moved.is_none(),
                 first_row: lloyd.blocks[block].start,
-            };
-            let (read, task) = (lloyd.read(block), lloyd.task(&mut plan.plan, block));
+                lines: lloyd.len_of(block),
+                pieces: lloyd.read(block),
+            });
+            let (own, into) = (Arc::clone(&comparison), Arc::clone(&found));
             let compare = move |cx: &mut Context<'_>| {
-                let (blocks, totals) = cx.blocks.split_at_mut(cx.blocks.len() - 1);
-                let totals = &mut Totals::of(totals[0].slice_mut(), comparison.shape);
+                // The last one is that of the turn.
+                let blocks = &cx.blocks[..cx.blocks.len() - 1];
                 let (scores, stop) = (numbers::<T>(cx.scratch), || {
                     cx.cancelled.load(Ordering::Relaxed)
                 });
-                Ok(comparison.label(block, &read, blocks, scores, totals, &stop)?)
+                *into[turn].locked() = own.label(block, blocks, scores, &stop)?;
+                Ok(())
             };
-            plan.task(block, task.run(compare));
+            let task = lloyd.task(&mut plan.plan, block).update(turns[turn]);
+            plan.plan.task(task.run(compare));
+            let found = Arc::clone(&found);
+            let add = move |cx: &mut Context<'_>| {
+                let (blocks, totals) = cx.blocks.split_at_mut(cx.blocks.len() - 1);
+                let totals = &mut Totals::of(totals[0].slice_mut(), comparison.shape);
+                let found = std::mem::take(&mut *found[turn].locked());
+                Ok(comparison.add(&found, &blocks[..blocks.len() - 1], totals)?)
+            };
+            let task = lloyd.adding_task(&mut plan.plan, block).update(turns[turn]);
+            plan.task(block, task.run(add));
         }
         plan.run(stage, round.sums, round.reached)
     }
@@ -223,6 +269,10 @@ impl<T: Real> Source<T> for SparseBlocks {
     }
 }
 
+fn from_of(change: &Change) -> Option<u32> {
+    (change.from != NONE).then_some(change.from)
+}
+
 /// Rows whose entries are listed at a time.
 const AT_ONCE: usize = 64;
 
@@ -243,6 +293,25 @@ fn rows_of<T: Real>(
     Ok(rows)
 }
 
+/// A row that goes from a cluster, or none, to another.
+struct Change {
+    line: u32,
+    /// [`NONE`] for none.
+    from: u32,
+    to: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// What comparing a block has found.
+#[derive(Default)]
+struct Found {
+    compared: usize,
+    changes: Vec<Change>,
+    /// Of rows that are seen for the first time: their squares, weighted and not.
+    squares: [f64; 2],
+}
+
 /// What a round does with one block.
 struct Comparison<T: Real> {
     shape: Shape,
@@ -253,24 +322,24 @@ struct Comparison<T: Real> {
     object: String,
     first: bool,
     first_row: u64,
+    lines: usize,
+    pieces: Vec<PieceBlocks>,
 }
 
 impl<T: Real> Comparison<T> {
+    fn weight(&self, line: usize) -> f64 {
+        self.weights.of(self.first_row + line as u64)
+    }
+
     fn label(
         &self,
         block: usize,
-        pieces: &[PieceBlocks],
         blocks: &[Block],
         scores: &mut [T],
-        totals: &mut Totals<'_>,
         stop: &dyn Fn() -> bool,
-    ) -> Result<()> {
+    ) -> Result<Found> {
         let states = &mut *self.states[block].locked();
-        let (n, k, d) = (
-            states.labels.len(),
-            self.shape.clusters,
-            self.shape.features,
-        );
+        let (n, k, d) = (self.lines, self.shape.clusters, self.shape.features);
         let mut picked = vec![self.first || !states.has_bounds(); n];
         if !picked.first().copied().unwrap_or(true) {
             states
@@ -281,7 +350,7 @@ impl<T: Real> Comparison<T> {
         let scores = &mut scores[..n * k];
         scores.fill(T::ZERO);
         let (mut squares, mut counts) = (vec![0.0; n], vec![0u32; n]);
-        for (piece, blocks) in each_piece(pieces, blocks) {
+        for (piece, blocks) in each_piece(&self.pieces, blocks) {
             with_lines!(piece, blocks, T, a => {
                 let some = kernels::Picked::new(a, &picked);
                 let across = view(&self.across, d, k, k, 1)?;
@@ -296,7 +365,7 @@ impl<T: Real> Comparison<T> {
                 return Err(Error::Cancelled);
             }
         }
-        let mut changes: Vec<Option<(Option<u32>, u32)>> = vec![None; n];
+        let mut found = Found::default();
         for (line, scores) in scores
             .chunks_exact(k)
             .enumerate()
@@ -313,33 +382,50 @@ impl<T: Real> Comparison<T> {
             }
             let (square, before) = (squares[line], states.labels[line]);
             if !(square + first).is_finite() {
-                return Err(self.locate(pieces, blocks, line, n)?);
+                return Err(self.locate(blocks, line, n)?);
             }
             let error = (f64::from(counts[line]) + 8.0)
                 * T::EPSILON.f64()
                 * (square.sqrt() + self.centers.reach).powi(2);
             states.keep(line, label, square + first, square + second, error, 0.0);
+            found.compared += 1;
             if before != label || self.first {
-                changes[line] = Some(((!self.first).then_some(before), label));
+                found.changes.push(Change {
+                    line: line as u32,
+                    from: if self.first { NONE } else { before },
+                    to: label,
+                });
+            }
+            if self.first {
+                found.squares[0] += self.weight(line) * square;
+                found.squares[1] += square;
             }
         }
-        totals.compared(picked.iter().filter(|picked| **picked).count());
-        let changed: Vec<bool> = changes.iter().map(Option::is_some).collect();
-        let weight = |line: usize| self.weights.of(self.first_row + line as u64);
-        for (line, change) in changes.iter().enumerate() {
-            let Some((from, to)) = *change else { continue };
-            totals.relabeled(weight(line), from, to);
-            if self.first {
-                totals.square_seen(weight(line), squares[line]);
-            }
+        Ok(found)
+    }
+
+    /// Adds the rows that have changed.
+    fn add(&self, found: &Found, blocks: &[Block], totals: &mut Totals<'_>) -> Result<()> {
+        totals.compared(found.compared);
+        if self.first {
+            totals.squares_seen(found.squares);
+        }
+        if found.changes.is_empty() {
+            return Ok(());
+        }
+        let (mut changed, mut places) = (vec![false; self.lines], vec![0u32; self.lines]);
+        for (place, change) in found.changes.iter().enumerate() {
+            let line = change.line as usize;
+            (changed[line], places[line]) = (true, place as u32);
+            totals.relabeled(self.weight(line), from_of(change), change.to);
         }
         // A row may be in several pieces.
-        for (piece, blocks) in each_piece(pieces, blocks) {
+        for (piece, blocks) in each_piece(&self.pieces, blocks) {
             with_lines!(piece, blocks, T, a => kernels::Picked::new(a, &changed).each_line(|line, entries| {
-                let Some((from, to)) = changes[line] else { return };
-                let weight = weight(line);
+                let change = &found.changes[places[line] as usize];
+                let weight = self.weight(line);
                 entries.each(|place, value| {
-                    totals.entry_moved(place, weight * value.f64(), from, to);
+                    totals.entry_moved(place, weight * value.f64(), from_of(change), change.to);
                     if self.first {
                         totals.entry_seen(place, value.f64());
                     }
@@ -350,14 +436,8 @@ impl<T: Real> Comparison<T> {
     }
 
     /// Which entry of a row is not finite.
-    fn locate(
-        &self,
-        pieces: &[PieceBlocks],
-        blocks: &[Block],
-        line: usize,
-        lines: usize,
-    ) -> Result<Error> {
-        let rows = rows_of::<T>(pieces, blocks, line..line + 1, lines)?;
+    fn locate(&self, blocks: &[Block], line: usize, lines: usize) -> Result<Error> {
+        let rows = rows_of::<T>(&self.pieces, blocks, line..line + 1, lines)?;
         let found = rows[0].iter().find(|(_, value)| !value.is_finite());
         Ok(match found {
             Some(&(place, _)) => Error::NotFinite {

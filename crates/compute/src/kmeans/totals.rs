@@ -98,10 +98,11 @@ impl<'a> Totals<'a> {
         self.values[self.shape.columns()][place] += value;
     }
 
-    /// The square of a row that is seen for the first time.
-    pub(super) fn square_seen(&mut self, weight: f64, square: f64) {
-        self.values[self.shape.last(0)] += weight * square;
-        self.values[self.shape.last(1)] += square;
+    /// The squares of rows that are seen for the first time, weighted and not.
+    pub(super) fn squares_seen(&mut self, squares: [f64; 2]) {
+        for (at, square) in squares.into_iter().enumerate() {
+            self.values[self.shape.last(at)] += square;
+        }
     }
 
     /// A row is seen for the first time.
@@ -110,7 +111,7 @@ impl<'a> Totals<'a> {
             .iter_mut()
             .zip(x)
             .for_each(|(sum, x)| *sum += x.f64());
-        self.square_seen(weight, square);
+        self.squares_seen([weight * square, square]);
     }
 
     pub(super) fn compared(&mut self, rows: usize) {
