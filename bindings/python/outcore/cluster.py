@@ -313,7 +313,7 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
     """Clusters of a graph: k-means of the leading eigenvectors of its normalized adjacency matrix.
 
     The graph is read by `outcore.linalg.eigsh`, some tens of times, and never made dense; it may be larger than memory. The
-    eigenvectors, n_samples x n_components, are in memory.
+    eigenvectors, n_samples x n_components, are in memory, within the budget.
 
     Parameters
     ----------
@@ -388,25 +388,33 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
         """
         from ._spectra import eigsh, graph_operator
 
-        with self._fitting(X) as (X, _session, _run):
-            samples, count = X.shape[0], self.n_clusters if self.n_components is None else self.n_components
-            for name, wanted in (("n_clusters", self.n_clusters), ("n_components", count)):
-                if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= samples:
-                    raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
+        with self._fitting(X, held=self._held_bytes) as (X, session, _run):
+            count, seed = self._count(X.shape[0]), seed_of(self.random_state) % (1 << 32)
             graph = self._graph(X)
-            operator = graph_operator(graph, "adjacency", self.memory, self.progress)
-            seed = seed_of(self.random_state) % (1 << 32)
-            values, vectors = eigsh(
-                operator, int(count), which="LA", tol=self.tol, random_state=seed, memory=self.memory, progress=self.progress
-            )
+            limits: dict[str, Any] = {"memory": session.memory, "progress": self.progress}
+            operator = graph_operator(graph, "adjacency", **limits)
+            values, vectors = eigsh(operator, count, which="LA", tol=self.tol, random_state=seed, **limits)
             vectors = vectors.numpy() if isinstance(vectors, Array) else vectors
             roots = np.sqrt(operator.degrees)
             scale = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
             self.affinity_matrix_, self.eigenvalues_ = graph, 1 - values[::-1]
-            self.embedding_ = np.ascontiguousarray(vectors[:, ::-1] * scale[:, None])
-            means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed, memory=self.memory, progress=self.progress)
-            self.labels_ = means.fit(self.embedding_).labels_
+            self.embedding_ = np.multiply(vectors[:, ::-1], scale[:, None], order="C")
+            del vectors
+            self.labels_ = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed, **limits).fit(self.embedding_).labels_
         return self
+
+    def _count(self, samples: int) -> int:
+        """How many eigenvectors there are to be."""
+        count = self.n_clusters if self.n_components is None else self.n_components
+        for name, wanted in (("n_clusters", self.n_clusters), ("n_components", count)):
+            if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= samples:
+                raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
+        return int(count)
+
+    def _held_bytes(self, X: Any) -> int:
+        """Eigenvectors as they are found and as they are scaled, degrees and what comes of them."""
+        samples = X.shape[0]
+        return 8 * samples * (2 * self._count(samples) + 4)
 
     def _graph(self, X: Any) -> Any:
         """The graph of X, symmetric."""

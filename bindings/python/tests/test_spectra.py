@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 from scipy.sparse.csgraph import laplacian as laplacian_of
-from sklearn import decomposition
+from sklearn import cluster, decomposition
 from sklearn.metrics import adjusted_rand_score
 
 import outcore as oc
@@ -109,6 +109,33 @@ def test_hundreds_of_pairs_with_the_basis_in_scratch(tmp_path: Path, rng: np.ran
     left, right = (np.asarray(found[side]) for side in (0, 2))
     assert np.linalg.norm(a @ right.T - left * found[1], axis=0).max() <= 1e-6
     np.testing.assert_allclose(right @ right.T, np.eye(200), atol=1e-10)
+
+
+def test_hundreds_of_pairs_are_those_of_lapack(tmp_path: Path) -> None:
+    a = sp.random(4000, 1500, 0.02, "csr", rng=3) @ sp.diags(np.linspace(1, 4, 1500))
+    stored = oc.from_scipy(tmp_path / "a", a.tocsr())
+    found: Any = svds(stored, 400, memory="64MiB")
+    np.testing.assert_allclose(found[1], np.linalg.svd(a.toarray(), compute_uv=False)[399::-1], rtol=1e-9)
+    left, right = (np.asarray(found[side]) for side in (0, 2))
+    assert np.linalg.norm(a.T @ left - right.T * found[1], axis=0).max() <= 1e-6 * found[1][-1]
+    np.testing.assert_allclose(left.T @ left, np.eye(400), atol=1e-10)
+
+
+def test_eigenpairs_of_a_graph_larger_than_the_budget(tmp_path: Path) -> None:
+    graph = sp.random(30_000, 30_000, 0.001, "csr", rng=4)
+    graph = (graph + graph.T + sp.diags(np.linspace(0, 40, 30_000))).tocsr()
+    stored = oc.from_scipy(tmp_path / "g", graph)
+    assert stored.nbytes > 20 << 20
+    expected = np.sort(sla.eigsh(graph, 8, which="LA", tol=1e-12)[0])
+    found: Any = eigsh(stored, 8, which="LA", memory="12MiB")
+    assert not found.basis_in_memory
+    np.testing.assert_allclose(found[0], expected, rtol=1e-10)
+    vectors = np.asarray(found[1])
+    assert np.linalg.norm(graph @ vectors - vectors * found[0], axis=0).max() <= 1e-6 * found.scale
+    plan = oc.explain(eigsh, stored, 8, which="LA", memory="12MiB")
+    pass_bytes = int(plan.notes["bytes a pass"])
+    assert pass_bytes == pytest.approx(stored.nbytes, rel=0.01)
+    assert plan.bytes_read == int(plan.notes["passes at least"]) * pass_bytes
 
 
 def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
@@ -350,6 +377,11 @@ def test_both_ends_are_bounded_where_both_are_wanted(rng: np.random.Generator) -
     np.testing.assert_allclose(found[0], [-7, -4.5, 5, 6], atol=1e-5)
     assert found.missed_beyond is not None
     assert 4 <= found.missed_beyond < 40
+    one_end = eigsh(lambda x: values[:, None] * x, 4, which="LA", shape=len(values))
+    assert one_end.missed_beyond is not None
+    assert 4 <= one_end.missed_beyond < 12
+    # One column at a time says too little.
+    assert eigsh(lambda x: values[:, None] * x, 4, which="LA", shape=len(values), block=1).missed_beyond is None
 
 
 def test_operators_of_the_caller(rng: np.random.Generator) -> None:
@@ -362,6 +394,15 @@ def test_operators_of_the_caller(rng: np.random.Generator) -> None:
         eigsh(lambda x: x[:-1], 3, shape=30)
     with pytest.raises(ZeroDivisionError):
         eigsh(lambda x: x / (1 // 0), 3, shape=30)
+    made = []
+
+    def shrinks(x: Any) -> Any:
+        made.append(x)
+        return (np.arange(2000.0)[:, None] * x)[: 2000 - (len(made) > 2)]
+
+    with pytest.raises(errors.ShapeError, match=r"has shape \(1999, 16\), not \(2000, 16\)"):
+        eigsh(shrinks, 3, shape=2000)
+    np.testing.assert_allclose(eigsh([[2.0, 1.0], [1.0, 2.0]], 1)[0], 3)
     with pytest.raises(errors.ArgumentError, match="needs shape="):
         eigsh(lambda x: x, 3)
     with pytest.raises(errors.ArgumentError, match="rows and columns"):
@@ -377,6 +418,10 @@ def test_values_that_cannot_be_squared_are_refused() -> None:
     for search, scale in ((eigsh, 1e-170), (svds, 1e-90)):
         with pytest.raises(errors.ArgumentError, match="too small to be squared"):
             search(scale * a, 3)
+    np.testing.assert_allclose(eigsh(1e140 * a, 3)[0], [398e140, 399e140, 400e140])
+    for search, scale in ((eigsh, 1e160), (eigsh, 1e200), (svds, 1e80), (svds, 1e100)):
+        with pytest.raises(errors.ArgumentError, match="too large to be squared"):
+            search(scale * a, 3)
 
 
 def test_wide_products_in_narrow_blocks(rng: np.random.Generator) -> None:
@@ -385,7 +430,7 @@ def test_wide_products_in_narrow_blocks(rng: np.random.Generator) -> None:
     check_triplets(a, svds(a, 50, method="randomized", block=2), 50, 1e-6)
 
 
-def test_what_cannot_be_searched_is_refused(rng: np.random.Generator) -> None:
+def test_what_cannot_be_searched_is_refused(rng: np.random.Generator, tmp_path: Path) -> None:
     a = rng.standard_normal((30, 20))
     for k in (0, 21, 2.0, True):
         with pytest.raises(errors.ArgumentError):
@@ -423,6 +468,16 @@ def test_what_cannot_be_searched_is_refused(rng: np.random.Generator) -> None:
     for bad in (np.nan, np.inf, 1e300):
         with pytest.raises(errors.ArgumentError, match="not finite"):
             svds(np.full((30, 20), bad), 2)
+    square = a @ a.T
+    for k in (0, 31):
+        with pytest.raises(errors.ArgumentError, match=r"k=0|31"):
+            eigsh(square, k)
+    for bad in (np.nan, np.inf):
+        square[3, 4] = square[4, 3] = bad
+        for x in (square, sp.csr_matrix(square), oc.from_scipy(tmp_path / f"{bad}", sp.csr_matrix(square))):
+            for search in (eigsh, svds):
+                with pytest.raises(errors.ArgumentError, match="not finite"):
+                    search(x, 2)
     with pytest.raises(errors.DTypeError, match="complex"):
         svds(a * 1j, 2)
     assert "passes at least" in oc.explain(svds, a, 2).notes
@@ -632,6 +687,33 @@ def test_spectral_clustering_finds_components(tmp_path: Path, rng: np.random.Gen
     np.testing.assert_allclose(found.eigenvalues_, 0, atol=1e-9)
 
 
+def test_spectral_clustering_is_that_of_scikit_learn(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = np.concatenate([rng.standard_normal((200, 2)) + at for at in ([0, 0], [4, 0], [0, 4])])
+    expected = cluster.SpectralClustering(3, affinity="nearest_neighbors", n_neighbors=12, random_state=0).fit(x)
+    found = SpectralClustering(3, n_neighbors=12, random_state=0).fit(x)
+    np.testing.assert_allclose(found.affinity_matrix_.toarray(), expected.affinity_matrix_.toarray())
+    assert adjusted_rand_score(found.labels_, expected.labels_) > 0.98
+    blocks = sp.kron(sp.identity(50), np.ones((60, 60))).tocsr()
+    blocks[0, 2999] = blocks[2999, 0] = 0.01
+    stored = oc.from_scipy(tmp_path / "g", blocks)
+    model = SpectralClustering(50, affinity="precomputed", random_state=0, n_init=1, memory="8MiB").fit(stored)
+    assert adjusted_rand_score(model.labels_, np.repeat(np.arange(50), 60)) > 0.9
+    with pytest.raises(errors.OverBudgetError, match="held between runs"):
+        SpectralClustering(50, affinity="precomputed", memory="2MiB").fit(stored)
+    for wrong in (0, 3001, 2.0):
+        with pytest.raises(errors.ArgumentError, match="n_clusters"):
+            SpectralClustering(wrong, affinity="precomputed").fit(stored)  # type: ignore[arg-type]
+    bad = blocks.toarray()
+    bad[0, 1] = 5
+    with pytest.raises(errors.ArgumentError, match="not symmetric"):
+        SpectralClustering(2, affinity="precomputed").fit(bad)
+    with pytest.raises(errors.ArgumentError, match="negative"):
+        SpectralClustering(2, affinity="precomputed").fit(-blocks)
+    bad[0, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        SpectralClustering(2, affinity="precomputed").fit(bad)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truncated_svd_is_that_of_scikit_learn(dtype: str, tmp_path: Path) -> None:
     a = sp.random(500, 80, 0.1, "csr", dtype, random_state=1)
@@ -663,6 +745,9 @@ def test_a_warm_start_saves_passes(tmp_path: Path, rng: np.random.Generator) -> 
     assert passes < cold.fit(after).passes_
     np.testing.assert_allclose(warm.singular_values_, np.linalg.svd(rows, compute_uv=False)[:20], rtol=1e-6)
     assert cold.fit(after).passes_ == TruncatedSVD(20).fit(after).passes_
+    # In narrow blocks, which have sums of what is known.
+    narrow = TruncatedSVD(20, method="krylov", warm_start=True).fit(before)
+    assert narrow.fit(after).passes_ <= TruncatedSVD(20, method="krylov").fit(after).passes_
     # Other features: from the beginning.
     other = oc.from_scipy(tmp_path / "other", sp.csr_matrix(rows[:, :500]))
     assert warm.fit(other).components_.shape == (20, 500)
@@ -759,3 +844,10 @@ def test_the_commands(tmp_path: Path) -> None:
     found = CliRunner().invoke(cli, arguments)
     assert found.exit_code == 0, found.output
     np.testing.assert_allclose(np.load(tmp_path / "pairs" / "w.npy"), values**2, rtol=1e-6)
+    arguments = ["eigsh", str(tmp_path / "g"), str(tmp_path / "cut"), "-k", "2", "--which", "SA", "--laplacian", "normed", *session]
+    plan = CliRunner().invoke(cli, [*arguments, "--explain"])
+    assert "plan        degrees" in plan.output and "plan        eigenpairs" in plan.output, plan.output
+    found = CliRunner().invoke(cli, arguments)
+    assert found.exit_code == 0, found.output
+    expected = np.linalg.eigvalsh(laplacian_of(symmetric.toarray(), normed=True))[:2]
+    np.testing.assert_allclose(np.load(tmp_path / "cut" / "w.npy"), expected, atol=1e-6)

@@ -307,6 +307,7 @@ pub struct Plan {
     pub(crate) group_starts: Vec<usize>,
     pub(crate) bound_bytes: u64,
     pub(crate) held_bytes: u64,
+    pub(crate) later_bytes: u64,
     pub(crate) keeps: bool,
     /// Beyond what its tasks declare.
     pub(crate) locks: Vec<Access>,
@@ -336,6 +337,7 @@ impl Plan {
             group_starts: vec![0],
             bound_bytes: 0,
             held_bytes: 0,
+            later_bytes: 0,
             keeps: false,
             locks: Vec::new(),
             notes: Vec::new(),
@@ -461,6 +463,11 @@ impl Plan {
     /// Declares a lower bound of the bytes that any plan for this work moves.
     pub fn bound(&mut self, bytes: u64) {
         self.bound_bytes = bytes;
+    }
+
+    /// Declares bytes that are read by plans which are made later, for what `explain` says.
+    pub fn reads_later(&mut self, bytes: u64) {
+        self.later_bytes += bytes;
     }
 
     /// Charges memory that tasks bring with them, bytes, to the budget while the plan runs.

@@ -783,13 +783,15 @@ impl Plan {
     /// outside its extents.
     pub fn explain(&self, memory_bytes: u64, threads: usize) -> Result<Explanation> {
         let schedule = self.schedule(memory_bytes, threads)?;
+        let mut predicted = schedule.totals(memory_bytes);
+        predicted.bytes_read += self.later_bytes;
         let explanation = Explanation {
             plan: self.name.clone(),
             tasks: self.tasks.len(),
             flops: self.flops(),
             memory_bytes,
             floor_bytes: schedule.floor_bytes(),
-            predicted: schedule.totals(memory_bytes),
+            predicted,
             bound_bytes: self.bound_bytes,
             notes: self.notes.clone(),
         };

@@ -21,6 +21,8 @@ use crate::pass::{
 /// with: measured of A^T A X in f32 with 16 and 200 columns.
 const ENTRY_S: f64 = 1.3e-9;
 const ENTRY_COLUMN_S: f64 = 0.075e-9;
+/// The same of a byte of a dense matrix and each column.
+const BYTE_COLUMN_S: f64 = 0.005e-9;
 /// Columns of a product whose bytes are told in advance.
 const COLUMNS: u64 = 16;
 
@@ -289,10 +291,14 @@ impl Operator for Matrix {
         }
     }
 
-    /// Of entries at random places; products of dense rows keep up with an SSD.
     fn computing_s(&self, columns: usize) -> f64 {
         match &self.rows {
-            Rows::Dense(_) => 0.0,
+            // In memory, wide products keep up with it.
+            Rows::Dense(_) if self.pass_bytes() == 0 => 0.0,
+            Rows::Dense(_) => {
+                let [m, n] = self.shape().map(|side| side as f64);
+                BYTE_COLUMN_S * self.real.bytes() as f64 * m * n * columns as f64
+            }
             Rows::Sparse(a) => a.nonzeros() as f64 * (ENTRY_S + ENTRY_COLUMN_S * columns as f64),
         }
     }

@@ -389,14 +389,17 @@ impl Planned {
             plan.note("left vectors", format!("row by row, {chunk} at once"));
         }
         plan.note("passes at least", least);
+        // A check whose block brings pairs goes on until the basis is full.
         let checks = if options.check {
-            checks_max(options, block) * CHECKED_STEPS[1]
+            checks_max(options, block) * cycle.max(CHECKED_STEPS[1])
         } else {
             0
         };
         let most = cycle * (options.restarts_max + 1) + checks + after;
         plan.note("passes at most", most);
         plan.note("bytes a pass", operator.pass_bytes());
+        plan.bound(operator.pass_bytes());
+        plan.reads_later(least as u64 * operator.pass_bytes());
         if !layout.in_memory {
             plan.note("bytes of the basis", layout.pass_bytes());
         }

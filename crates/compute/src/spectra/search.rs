@@ -46,6 +46,9 @@ pub(super) fn checks_max(options: &SpectrumOptions, block: usize) -> usize {
     4 + options.count.div_ceil(block)
 }
 
+/// Of an image, whose products with others are added up in f64.
+const LONGEST: f64 = 1e150;
+
 /// A symmetric operator's images differ by less from what symmetry says, relative to its norm.
 const ASYMMETRY: f64 = 1e-7;
 
@@ -248,13 +251,18 @@ impl<'a, O: Operator> Search<'a, O> {
             .any(|(before, value)| (before - value).abs() > 2.0 * allowed(*value))
     }
 
-    /// The first block: the caller's vectors, if there are any, and noise.
+    /// The first block: the caller's vectors, if there are any, and noise. Of more vectors than columns it has sums, which have a
+    /// part of each.
     fn begin(&mut self, stage: &mut Stage) -> Result<()> {
         let n = self.order();
         let mut first = self.noise.block(n, self.course.block.min(n));
         if let Some(known) = &self.options.known {
-            for (column, known) in known.chunks(n).take(first.ncols()).enumerate() {
-                (0..n).for_each(|row| first[(row, column)] = known[row]);
+            let width = first.ncols();
+            for (at, known) in known.chunks(n).enumerate() {
+                let mut column = first.col_mut(at % width);
+                for (row, known) in known.iter().enumerate() {
+                    column[row] = known + if at < width { 0.0 } else { column[row] };
+                }
             }
         }
         if let Some(start) = &self.options.start {
@@ -311,7 +319,7 @@ impl<'a, O: Operator> Search<'a, O> {
         drop(x);
         for column in 0..image.ncols() {
             let length = image.col(column).norm_l2();
-            if !length.is_finite() {
+            if length.is_nan() || length > LONGEST {
                 return Err(Error::value(format!(
                     "products with {} are not finite: it has NaN or infinity, or its elements are too large to be squared",
                     self.operator.name()
