@@ -37,7 +37,8 @@ def test_a_small_run_tells_time_passes_and_residuals(tmp_path: Path) -> None:
     assert [(one["who"], one["memory_bytes"]) for one in runs] == [("krylov", 16 << 20), ("krylov", 64 << 20), ("arpack", None)]
     assert all(one["residual"] <= 2e-4 for one in runs)
     assert all(one["passes"] > 2 for one in runs[:2])
-    assert {Path(path).name for path in found["figures"]} == {"pairs-time.png", "pairs-passes.png", "memory-time.png"}
+    drawn = {"pairs-time.png", "pairs-passes.png", "pairs-memory.png", "memory-time.png"}
+    assert {Path(path).name for path in found["figures"]} == drawn
     assert len(list((tmp_path / "results").iterdir())) == 3
     models = CliRunner().invoke(
         cli, [*command[:6], "-k", "2", "--budget", "32MiB", "--no-rivals", "--topics", "5", "--json", *places]

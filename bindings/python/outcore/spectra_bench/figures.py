@@ -1,4 +1,4 @@
-"""Figures from results of `run.measure`: pairs against time, pairs against passes, and budgets against time; and of
+"""Figures from results of `run.measure`: pairs against time, passes and peak memory, and budgets against time; and of
 `topics.measure`."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 try:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 except ImportError as error:
     raise ImportError("outcore.spectra_bench.figures needs matplotlib: pip install matplotlib") from error
 
@@ -32,6 +32,7 @@ def draw(found: Results, folder: str | os.PathLike[str]) -> list[str]:
         "pairs-passes": _lines(
             [one for one in ample if "passes" in one], "count", "passes", _name, "singular triplets", "passes over the matrix"
         ),
+        "pairs-memory": _lines(found, "count", "rss_bytes", _named_by_budget, "singular triplets", "peak memory of the process"),
     }
     if len({one["memory_bytes"] for one in ours}) > 1:
         each = [{**one, "label": f"{one['who']}, {one['count']} triplets"} for one in ours]
@@ -43,15 +44,18 @@ def draw_topics(found: Results, folder: str | os.PathLike[str]) -> list[str]:
     """Writes a PNG file of what models of topics took and how coherent these are; returns its path."""
     with rc_context(STYLE):
         made = Figure(figsize=(7.2, 1.6 + 0.3 * len(found)), layout="constrained")
-        left, right = made.subplots(1, 2, sharey=True)
+        panels = made.subplots(1, 3, sharey=True)
         names = list(dict.fromkeys(f"{_model(one)}, {one['count']} topics" for one in found))
-        for axes, name, label in ((left, "seconds", "seconds"), (right, "npmi", "coherence (NPMI) in documents held out")):
+        shown = (("seconds", "seconds"), ("npmi", "NPMI in documents held out"), ("rss_bytes", "peak memory of the process"))
+        for axes, (name, label) in zip(panels, shown, strict=True):
             middles = [median(one[name] for one in found if f"{_model(one)}, {one['count']} topics" == own) for own in names]
             colours = [COLOURS[0] if own.startswith("outcore") else COLOURS[1] for own in names]
             axes.barh(names, middles, color=colours)
             axes.set_xlabel(label)
             axes.grid(axis="y", visible=False)
-        left.invert_yaxis()
+        panels[2].xaxis.set_major_locator(MaxNLocator(3))
+        panels[2].xaxis.set_major_formatter(FuncFormatter(_as_bytes))
+        panels[0].invert_yaxis()
         rows, columns = found[0]["shape"]
         made.suptitle(f"{rows:,} documents, {columns:,} words, {found[0]['nonzeros']:,} entries", fontsize=9)
     return write_figures({"topics": made}, folder)
@@ -63,6 +67,18 @@ def _model(one: dict[str, Any]) -> str:
 
 def _name(one: dict[str, Any]) -> str:
     return f"outcore, {one['who']}" if one["who"] in OURS else str(one["who"])
+
+
+def _named_by_budget(one: dict[str, Any]) -> str:
+    return _name(one) if one["memory_bytes"] is None else f"{_name(one)} within {show_bytes(one['memory_bytes'])}"
+
+
+def _as_bytes(value: float, _: Any) -> str:
+    return show_bytes(int(value))
+
+
+def _as_number(value: float, _: Any) -> str:
+    return f"{value:g}"
 
 
 def _lines(found: Results, across: str, along: str, label: Callable[[dict[str, Any]], str], x_label: str, y_label: str) -> Figure:
@@ -78,11 +94,8 @@ def _lines(found: Results, across: str, along: str, label: Callable[[dict[str, A
             axes.plot(places, middles, color=colour, marker=mark, markersize=4, label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        as_text: Callable[[float, Any], str] = (
-            (lambda value, _: show_bytes(int(value))) if across == "memory_bytes" else (lambda value, _: f"{value:g}")
-        )
-        axes.xaxis.set_major_formatter(FuncFormatter(as_text))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        for axis, what in ((axes.xaxis, across), (axes.yaxis, along)):
+            axis.set_major_formatter(FuncFormatter(_as_bytes if what.endswith("bytes") else _as_number))
         axes.set(xlabel=x_label, ylabel=y_label)
         axes.legend(fontsize=8)
         if found:
