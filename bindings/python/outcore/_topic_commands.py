@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -59,6 +60,10 @@ def topics(
     if explain:
         say_plan(model.explain(x), as_json)
         return
+    # Before a search of hours: results have a place.
+    for path in filter(None, (output, weights)):
+        if not Path(path).absolute().parent.is_dir():
+            raise ArgumentError(f"{path} cannot be written: there is no such folder")
     began = time.perf_counter()
     model.fit(x)
     seconds = time.perf_counter() - began

@@ -92,8 +92,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     compat : bool
         Do what the code of ISLE does where it is not what the paper says: see `docs/topics.md`.
     checkpoint : path, optional
-        A file that the search for singular vectors replaces after every restart: the same `fit` in another process goes on from
-        there, with the same bits.
+        A file that the search for singular vectors replaces after every restart, and removes when it has found them: the same
+        `fit` in another process goes on from there, with the same bits.
     memory : int or str, optional
         The part of the session's budget that each call may have, such as "2GiB"; default all of it.
     progress : bool, optional
@@ -521,13 +521,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         return len(np.unique(own)) / len(own)
 
     def edge_components(self, primary: float = 0.7) -> Floats:
-        """The probability of each word in each edge topic: `primary` parts of its first topic, the rest of its second.
+        """The probability of each word in each edge topic: `primary` parts of its first topic, from 0 to 1, the rest of its second.
 
         Returns
         -------
         ndarray of shape (m, n_features_in_).
         """
         check_is_fitted(self)
+        if not (isinstance(primary, Real) and 0 <= float(primary) <= 1):
+            raise ArgumentError(f"primary={primary!r} must be a part of the first topic, from 0 to 1")
         first, second = self.edge_topics_.T
         found: Floats = primary * self.components_[first] + (1 - primary) * self.components_[second]
         return found

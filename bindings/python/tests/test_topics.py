@@ -256,6 +256,18 @@ def test_all_forms_of_a_corpus_have_the_same_topics(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0].transform(arrays).numpy(), found[1].transform(tiles).numpy(), atol=1e-6)
 
 
+def test_a_bag_of_words_is_a_corpus(tmp_path: Path) -> None:
+    x, _, _ = planted(documents=200)
+    entries = sp.coo_matrix(x)
+    lines = [f"{row + 1} {word + 1} {int(count)}" for row, word, count in zip(entries.row, entries.col, entries.data, strict=True)]
+    (tmp_path / "docword.txt").write_text("\n".join(["200", "120", str(entries.nnz), *lines]) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(f"word{i}" for i in range(120)) + "\n")
+    corpus = oc.import_bow(tmp_path / "corpus", tmp_path / "docword.txt", vocabulary=tmp_path / "vocab.txt")
+    model, expected = TopicModel(4).fit(corpus), TopicModel(4).fit(x.astype("f4"))
+    np.testing.assert_allclose(model.components_, expected.components_, atol=1e-6)
+    assert model.top_words(3)[0] == [f"word{word}" for word in expected.top_words(3)[0]]
+
+
 def test_what_is_held_between_passes_is_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays of documents, words and topics beside each run, and the memory of the run, are the budget at most."""
     documents, words, topics = 150_000, 8000, 16
@@ -425,7 +437,12 @@ def test_parameters_are_looked_at_first(monkeypatch: pytest.MonkeyPatch, tmp_pat
                 model.coherence(x, measure, words)  # type: ignore[arg-type]
     with pytest.raises(errors.ArgumentError, match="negative"):
         model.transform(-x)
-    assert model.explain(stored).bytes_read > 0
+    plan = model.explain(stored)
+    parts = "column statistics, row norms, csrcsc, kept words, singular triplets, k-means round of sparse rows, topics".split(", ")
+    assert all(any(part in name.name for name in plan.parts) for part in parts)
+    assert plan.bytes_read > 10 * stored.nbytes
+    with pytest.raises(errors.ArgumentError, match="primary"):
+        model.edge_components(primary=7)
 
 
 PROGRAM = """
@@ -475,6 +492,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert " ".join(f"word{word}" for word in model.top_words()[0]) in found.output
     told = json.loads(CliRunner().invoke(cli, [*command, "--json"]).output)
     assert [topic["documents"] for topic in told["topics"]] == model.topic_sizes_.tolist()
+    nowhere = [*command, "-o", str(tmp_path / "nowhere" / "topics.npy"), "--checkpoint", str(tmp_path / "kept")]
+    assert "no such folder" in str(CliRunner().invoke(cli, nowhere).exception)
+    plan = CliRunner().invoke(cli, [*command, "--explain"])
+    assert "plan        singular triplets" in plan.output, plan.output
+    options = ["--compat", "--sample-rate", "0.8", "--checkpoint", str(tmp_path / "kept"), "--json"]
+    told = json.loads(CliRunner().invoke(cli, [*command, *options]).output)
+    sampled = TopicModel(4, compat=True, sample_rate=0.8).fit(x)
+    assert [topic["documents"] for topic in told["topics"]] == sampled.topic_sizes_.tolist()
     (tmp_path / "words.txt").write_text("one\n")
     found = CliRunner().invoke(cli, command)
     assert isinstance(found.exception, errors.ArgumentError)
