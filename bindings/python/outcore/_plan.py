@@ -24,7 +24,7 @@ class Plan:
     tasks, flops : int
         Pieces of work, and arithmetic operations.
     bytes_read, bytes_written : int
-        Traffic between device and memory. Of a search in passes, that of the fewest that it can take, with nothing of them left in
+        Traffic between device and memory. Of a search in passes, that of the fewest that it can take, if nothing of them stays in
         memory.
     peak_bytes : int
         Peak memory; at most `memory_bytes`.

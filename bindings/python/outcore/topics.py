@@ -521,7 +521,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         return len(np.unique(own)) / len(own)
 
     def edge_components(self, primary: float = 0.7) -> Floats:
-        """The probability of each word in each edge topic: `primary` parts of its first topic, from 0 to 1, the rest of its second.
+        """The probability of each word in each edge topic: `primary`, from 0 to 1, of its first topic, the rest of its second.
 
         Returns
         -------

@@ -844,7 +844,18 @@ def test_the_commands(tmp_path: Path) -> None:
     found = CliRunner().invoke(cli, arguments)
     assert found.exit_code == 0, found.output
     np.testing.assert_allclose(np.load(tmp_path / "pairs" / "w.npy"), values**2, rtol=1e-6)
-    arguments = ["eigsh", str(tmp_path / "g"), str(tmp_path / "cut"), "-k", "2", "--which", "SA", "--laplacian", "normed", *session]
+    arguments = [
+        "eigsh",
+        str(tmp_path / "g"),
+        str(tmp_path / "cut"),
+        "-k",
+        "2",
+        "--which",
+        "SA",
+        "--laplacian",
+        "normed",
+        *session,
+    ]
     plan = CliRunner().invoke(cli, [*arguments, "--explain"])
     assert "plan        degrees" in plan.output and "plan        eigenpairs" in plan.output, plan.output
     found = CliRunner().invoke(cli, arguments)

@@ -401,6 +401,7 @@ impl<T: Real> Comparison<T> {
                 found.squares[1] += square;
             }
         }
+        found.changes.shrink_to_fit();
         Ok(found)
     }
 

@@ -260,9 +260,10 @@ impl<'a, O: Operator> Search<'a, O> {
             let width = first.ncols();
             for (at, known) in known.chunks(n).enumerate() {
                 let mut column = first.col_mut(at % width);
-                for (row, known) in known.iter().enumerate() {
-                    column[row] = known + if at < width { 0.0 } else { column[row] };
+                if at < width {
+                    column.fill(0.0);
                 }
+                (0..n).for_each(|row| column[row] += known[row]);
             }
         }
         if let Some(start) = &self.options.start {
