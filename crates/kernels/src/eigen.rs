@@ -510,7 +510,7 @@ pub fn svd<T: Real>(a: MatRef<'_, T>) -> Result<Svd<T>, Error> {
 pub fn svd_scratch_bytes<T: Real>(n: usize) -> usize {
     let column = (n + 16) * size_of::<T>();
     let packed = (2 * n * n.min(512) * size_of::<T>()).min(FAER_THREAD_BYTES);
-    8 * n * column + packed
+    10 * n * column + packed
 }
 
 fn thin_q<T: Real>(a: MatRef<'_, T>) -> Mat<T> {
