@@ -52,6 +52,7 @@ __all__ = [
     "export_sparse",
     "gemm",
     "gram_product",
+    "forget_checkpoint",
     "graph_degrees",
     "import_sparse",
     "kmeans_assign",
@@ -290,6 +291,7 @@ def eigsh(
     degrees: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None,
     form: str | None = None,
 ) -> Job: ...
+def forget_checkpoint(path: str | PathLike[str]) -> None: ...
 def graph_degrees(session: Session, graph: _Operand | SparseMatrix) -> Job: ...
 def eigsh_of_function(
     session: Session,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ __all__ = [
     "SingularTriplets",
     "components_of",
     "convergence",
+    "eigenpairs",
     "eigsh",
+    "forget_checkpoint",
     "found_vectors",
     "graph_operator",
     "laplacian",
@@ -35,6 +38,8 @@ __all__ = [
 ]
 
 Method = Literal["auto", "krylov", "randomized"]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAXITER = 300
 """Restarts at most, where the caller does not say it."""
@@ -83,9 +88,9 @@ class _Found(tuple):  # type: ignore[type-arg]
     basis: int
     basis_in_memory: bool
 
-    def _tell(self, found: dict[str, Any], tol: float, maxiter: int) -> None:
+    def _tell(self, found: dict[str, Any], tol: float, maxiter: int, stacklevel: int) -> None:
         self.residuals, self.scale = found["residuals"], found["largest"]
-        self.converged, why = convergence(found, tol, maxiter, stacklevel=5)
+        self.converged, why = convergence(found, tol, maxiter, stacklevel=stacklevel)
         self.not_converged = {int(pair): why for pair in np.flatnonzero(~self.converged)}
         self.missed_beyond = found["missed_beyond"]
         self.passes, self.restarts = found["products"], found["restarts"]
@@ -164,19 +169,18 @@ def laplacian(graph: Any, *, normed: bool = False, memory: int | str | None = No
     ShapeError
         For a matrix that is not square. ArgumentError for a node of negative degree.
     """
-    return graph_operator(graph, "normalized" if normed else "laplacian", memory, progress)
-
-
-def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bool | None) -> Laplacian:
     if not hasattr(graph, "ndim"):
         graph = np.asarray(graph)
+    return graph_operator(graph, "normalized" if normed else "laplacian", session_of(graph, memory=memory), progress)
+
+
+def graph_operator(graph: Any, form: str, session: Session, progress: bool | None) -> Laplacian:
     if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
         raise ShapeError(f"the graph is {graph!r}, but a graph has a square matrix, not one of shape {tuple(graph.shape)}")
     if isinstance(graph, np.ndarray) and graph.dtype.kind in "iub":
         graph = graph.astype(np.float64)
-    session = session_of(graph, memory=memory)
     job = _native.graph_degrees(session._inner, native_rows(graph, "the graph", session))
-    some = np.zeros(graph.shape[0])
+    some = np.ones(graph.shape[0])
     degrees, own = session._run(job, "degrees", progress, stand_in=lambda: (some, some))
     negative = np.flatnonzero(~(degrees >= 0))
     if len(negative):
@@ -185,6 +189,25 @@ def graph_operator(graph: Any, form: str, memory: int | str | None, progress: bo
     return Laplacian(graph, degrees, own, form)
 
 
+def _removes_checkpoint(search: Callable[P, R]) -> Callable[P, R]:
+    """The search, which removes its checkpoint when it has its results; without this, the caller does it later."""
+
+    @functools.wraps(search)
+    def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+        found = search(*args, **kwargs)
+        forget_checkpoint(kwargs.get("checkpoint"))
+        return found
+
+    return whole
+
+
+def forget_checkpoint(path: Any) -> None:
+    """Removes the checkpoint, if there is one, of a search whose results have been used."""
+    if path is not None:
+        _native.forget_checkpoint(full_path(path))
+
+
+@_removes_checkpoint
 def eigsh(
     A: Any,
     k: int = 6,
@@ -261,17 +284,26 @@ def eigsh(
     the same for any number of threads, and wherever the basis lies; the budget decides on them as far as it decides on `block`
     and `basis`, and on how passes over A are cut.
     """
-    options = native_options(k, which, v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     A = np.asarray(A) if isinstance(A, list) else A
     session = session_of(A._graph if isinstance(A, Laplacian) else A, memory=memory)
-    found, dtype = _search(session, A, shape, options, progress, symmetric=True)
+    options: dict[str, Any] = {"which": which, "v0": v0, "ncv": ncv, "maxiter": maxiter, "tol": tol, "method": method}
+    options |= {"block": block, "check": check, "checkpoint": checkpoint, "random_state": random_state}
+    return eigenpairs(A, k, session, progress, shape, **options)
+
+
+def eigenpairs(
+    A: Any, k: Any, session: Session, progress: bool | None, shape: int | tuple[int, int] | None = None, **options: Any
+) -> EigenPairs:
+    """`eigsh` in a given session."""
+    found, dtype = _search(session, A, shape, native_options(k, **options), progress, symmetric=True)
     values = found["values"]
     vectors = found_vectors(session, found["vectors"], len(values), dtype)
     made = EigenPairs((values.astype(dtype, copy=False), vectors))
-    made._tell(found, tol, maxiter)
+    made._tell(found, options["tol"], options.get("maxiter", MAXITER), stacklevel=6)
     return made
 
 
+@_removes_checkpoint
 def svds(
     A: Any,
     k: int = 6,
@@ -335,7 +367,7 @@ def svds(
     values = found["values"]
     left, right = (found_vectors(session, found[side], len(values), dtype) for side in ("left", "right"))
     made = SingularTriplets((left, values.astype(dtype, copy=False), right.T))
-    made._tell(found, tol, maxiter)
+    made._tell(found, tol, maxiter, stacklevel=5)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def svd(matrix: str, folder: str, **options: Any) -> None:
     """
     from .linalg import svds
 
-    _search(svds, ("U", "s", "Vt"), matrix, folder, options)
+    _search(inspect.unwrap(svds), ("U", "s", "Vt"), matrix, folder, options)
 
 
 @click.command()
@@ -63,7 +64,7 @@ def eigsh(matrix: str, folder: str, which: Any, laplacian: str | None, **options
 
     def pairs(a: Any, k: int, **kept: Any) -> Any:
         operator = a if laplacian is None else linalg.laplacian(a, normed=laplacian == "normed")
-        return linalg.eigsh(operator, k, which=which, **kept)
+        return inspect.unwrap(linalg.eigsh)(operator, k, which=which, **kept)
 
     _search(pairs, ("w", "V"), matrix, folder, options)
 
@@ -73,6 +74,7 @@ def _search(function: Any, names: tuple[str, ...], matrix: str, folder: str, opt
 
     from . import convert, explain
     from ._array import Array
+    from ._spectra import forget_checkpoint
 
     as_json, count, check = options.pop("as_json"), options.pop("count"), not options.pop("no_check")
     only_plan = options.pop("explain")
@@ -98,6 +100,7 @@ def _search(function: Any, names: tuple[str, ...], matrix: str, folder: str, opt
             convert(part, path)
         else:
             np.save(path, part)
+    forget_checkpoint(of_search["checkpoint"])
     facts = {
         "pairs": len(found.residuals),
         "converged": int(found.converged.sum()),

@@ -18,7 +18,7 @@ from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._array import Array, Floats, native_output, result_of
+from ._array import Array, Floats, in_scratch, native_output, result_of
 from ._dtypes import computed
 from ._estimator import Estimator, seed_of
 from ._session import Session, is_planning
@@ -386,21 +386,24 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
         ArgumentError
             For more clusters or components than samples, and for a graph that is not symmetric or has negative degrees.
         """
-        from ._spectra import eigsh, graph_operator
+        from ._spectra import eigenpairs, graph_operator
 
-        with self._fitting(X, held=self._held_bytes) as (X, session, _run):
-            count, seed = self._count(X.shape[0]), seed_of(self.random_state) % (1 << 32)
-            graph = self._graph(X)
-            limits: dict[str, Any] = {"memory": session.memory, "progress": self.progress}
-            operator = graph_operator(graph, "adjacency", **limits)
-            values, vectors = eigsh(operator, count, which="LA", tol=self.tol, random_state=seed, **limits)
-            vectors = vectors.numpy() if isinstance(vectors, Array) else vectors
-            roots = np.sqrt(operator.degrees)
-            scale = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
-            self.affinity_matrix_, self.eigenvalues_ = graph, 1 - values[::-1]
-            self.embedding_ = np.multiply(vectors[:, ::-1], scale[:, None], order="C")
-            del vectors
-            self.labels_ = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed, **limits).fit(self.embedding_).labels_
+        with self._fitting(X) as (X, whole, _run):
+            samples, seed = X.shape[0], seed_of(self.random_state) % (1 << 32)
+            count, graph = self._count(samples), self._graph(X)
+            # Eigenvectors as they are found and as they are scaled, degrees and what comes of them.
+            with whole._beside(8 * samples * (2 * count + 4)) as session:
+                operator = graph_operator(graph, "adjacency", session, self.progress)
+                options: dict[str, Any] = {"which": "LA", "tol": self.tol, "random_state": seed}
+                values, vectors = eigenpairs(operator, count, session, self.progress, **options)
+                vectors = vectors.numpy() if isinstance(vectors, Array) else vectors
+                roots = np.sqrt(operator.degrees)
+                scale = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
+                self.affinity_matrix_, self.eigenvalues_ = graph, 1 - values[::-1]
+                self.embedding_ = np.multiply(vectors[:, ::-1], scale[:, None], order="C")
+                del vectors
+                means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed, progress=self.progress)
+                self.labels_ = means.fit(in_scratch(self.embedding_, session)).labels_
         return self
 
     def _count(self, samples: int) -> int:
@@ -410,11 +413,6 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
             if not isinstance(wanted, Integral) or isinstance(wanted, bool) or not 1 <= wanted <= samples:
                 raise ArgumentError(f"{name}={wanted!r} must be an integer from 1 to n_samples={samples}")
         return int(count)
-
-    def _held_bytes(self, X: Any) -> int:
-        """Eigenvectors as they are found and as they are scaled, degrees and what comes of them."""
-        samples = X.shape[0]
-        return 8 * samples * (2 * self._count(samples) + 4)
 
     def _graph(self, X: Any) -> Any:
         """The graph of X, symmetric."""

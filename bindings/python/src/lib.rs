@@ -96,7 +96,9 @@ mod _native {
         sparse_column_statistics, sparse_in_memory, sparse_row_norms, sparse_scaled, sparse_tiled,
     };
     #[pymodule_export]
-    use crate::spectra::{eigsh, eigsh_of_function, graph_degrees, svds, svds_of_function};
+    use crate::spectra::{
+        eigsh, eigsh_of_function, forget_checkpoint, graph_degrees, svds, svds_of_function,
+    };
     #[pymodule_export]
     use crate::store::{
         crc32c, store_check, store_format, store_is_formatted, store_list, store_repair,

@@ -12,7 +12,7 @@ use outcore::{DType, Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::argument;
+use crate::error::{argument, to_python};
 use crate::job::Job;
 use crate::matrix;
 use crate::session::Session;
@@ -109,6 +109,13 @@ fn given(name: String, shape: [usize; 2], products: Py<PyAny>) -> Given<Box<Prod
 }
 
 /// A graph's degrees and the weights of edges of nodes to themselves.
+/// Removes the checkpoint of a search whose results have been used.
+#[pyfunction]
+pub(crate) fn forget_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    py.detach(|| outcore::spectra::forget_checkpoint(path))
+        .map_err(to_python)
+}
+
 #[pyfunction]
 pub(crate) fn graph_degrees(
     py: Python<'_>,

@@ -128,6 +128,7 @@ def test_eigenpairs_of_a_graph_larger_than_the_budget(tmp_path: Path) -> None:
     assert stored.nbytes > 20 << 20
     expected = np.sort(sla.eigsh(graph, 8, which="LA", tol=1e-12)[0])
     found: Any = eigsh(stored, 8, which="LA", memory="12MiB")
+    trace = oc.last_trace()
     assert not found.basis_in_memory
     np.testing.assert_allclose(found[0], expected, rtol=1e-10)
     vectors = np.asarray(found[1])
@@ -136,6 +137,7 @@ def test_eigenpairs_of_a_graph_larger_than_the_budget(tmp_path: Path) -> None:
     pass_bytes = int(plan.notes["bytes a pass"])
     assert pass_bytes == pytest.approx(stored.nbytes, rel=0.01)
     assert plan.bytes_read == int(plan.notes["passes at least"]) * pass_bytes
+    assert plan.bytes_read < trace.actual["bytes_read"] + trace.bytes_reused
 
 
 def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
@@ -481,6 +483,7 @@ def test_what_cannot_be_searched_is_refused(rng: np.random.Generator, tmp_path: 
     with pytest.raises(errors.DTypeError, match="complex"):
         svds(a * 1j, 2)
     assert "passes at least" in oc.explain(svds, a, 2).notes
+    assert TruncatedSVD(2).explain(a).name == "column statistics, singular triplets"
 
 
 def test_a_tolerance_of_zero_asks_for_what_rounding_leaves(rng: np.random.Generator) -> None:
@@ -495,8 +498,9 @@ def test_a_tolerance_of_zero_asks_for_what_rounding_leaves(rng: np.random.Genera
 
 def test_what_has_not_converged_is_told(rng: np.random.Generator) -> None:
     a = sp.diags([2 * np.ones(900), -np.ones(899), -np.ones(899)], [0, 1, -1]).tocsr()
-    with pytest.warns(ConvergenceWarning, match="maxiter"):
+    with pytest.warns(ConvergenceWarning, match="maxiter") as caught:
         found = eigsh(a, 5, which="SA", maxiter=2)
+    assert caught[0].filename == __file__
     assert found.not_converged
     assert not found.converged.all()
     assert found.restarts <= 3
@@ -698,8 +702,16 @@ def test_spectral_clustering_is_that_of_scikit_learn(tmp_path: Path, rng: np.ran
     stored = oc.from_scipy(tmp_path / "g", blocks)
     model = SpectralClustering(50, affinity="precomputed", random_state=0, n_init=1, memory="8MiB").fit(stored)
     assert adjusted_rand_score(model.labels_, np.repeat(np.arange(50), 60)) > 0.9
+    with oc.Session("64MiB", tmp_path / "scratch", allow_tmpfs_scratch=True) as session:
+        kept = session._engine.reserve("something else", 8 << 20)
+        for memory in ("40MiB", None):
+            other = SpectralClustering(50, affinity="precomputed", random_state=0, n_init=1, memory=memory)
+            assert adjusted_rand_score(other.fit(session.open(tmp_path / "g")).labels_, model.labels_) > 0.9
+        kept.release()
     with pytest.raises(errors.OverBudgetError, match="held between runs"):
         SpectralClustering(50, affinity="precomputed", memory="2MiB").fit(stored)
+    plan = SpectralClustering(50, affinity="precomputed").explain(stored)
+    assert plan.name == "degrees, eigenpairs"
     for wrong in (0, 3001, 2.0):
         with pytest.raises(errors.ArgumentError, match="n_clusters"):
             SpectralClustering(wrong, affinity="precomputed").fit(stored)  # type: ignore[arg-type]
@@ -747,7 +759,7 @@ def test_a_warm_start_saves_passes(tmp_path: Path, rng: np.random.Generator) -> 
     assert cold.fit(after).passes_ == TruncatedSVD(20).fit(after).passes_
     # In narrow blocks, which have sums of what is known.
     narrow = TruncatedSVD(20, method="krylov", warm_start=True).fit(before)
-    assert narrow.fit(after).passes_ <= TruncatedSVD(20, method="krylov").fit(after).passes_
+    assert narrow.fit(after).passes_ < TruncatedSVD(20, method="krylov").fit(after).passes_
     # Other features: from the beginning.
     other = oc.from_scipy(tmp_path / "other", sp.csr_matrix(rows[:, :500]))
     assert warm.fit(other).components_.shape == (20, 500)
@@ -818,7 +830,7 @@ def test_components_of_very_many_features_come_from_an_iteration(tmp_path: Path,
     np.testing.assert_allclose(PCA(3).fit(far).explained_variance_, decomposition.PCA(3).fit(far).explained_variance_, rtol=1e-6)
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
     from outcore.cli import cli
@@ -844,6 +856,16 @@ def test_the_commands(tmp_path: Path) -> None:
     found = CliRunner().invoke(cli, arguments)
     assert found.exit_code == 0, found.output
     np.testing.assert_allclose(np.load(tmp_path / "pairs" / "w.npy"), values**2, rtol=1e-6)
+    # What could not be written is not searched for again.
+    kept = tmp_path / "kept"
+    command = ["svd", str(tmp_path / "a"), str(tmp_path / "again"), "-k", "3", "--checkpoint", str(kept), *session]
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", lambda *_: (_ for _ in ()).throw(OSError("the device is full")))
+        assert "full" in str(CliRunner().invoke(cli, command).exception)
+    assert kept.exists()
+    found = CliRunner().invoke(cli, command)
+    assert found.exit_code == 0 and not kept.exists(), found.output
+    np.testing.assert_array_equal(np.load(tmp_path / "again" / "s.npy"), values)
     arguments = [
         "eigsh",
         str(tmp_path / "g"),

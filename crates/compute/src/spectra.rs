@@ -24,6 +24,7 @@ mod triplets;
 
 use std::path::PathBuf;
 
+use outcore_core::checkpoint::CheckpointFile;
 use outcore_core::{DType, Error, Job, RealType, Result, Session, Stage};
 use outcore_engine::Plan;
 use outcore_matrix::Rows;
@@ -82,13 +83,14 @@ pub struct SpectrumOptions {
     /// The first vector of the first block.
     pub start: Option<Vec<f64>>,
     /// Vectors that are near those that are searched for, one after another, best first: of
-    /// singular triplets right ones. They save passes where a block has room for them, and where
-    /// the basis is of their side, which it is unless rows are far shorter than columns or lines
-    /// are columns.
+    /// singular triplets right ones. A search begins with them, or with sums of them where a block
+    /// has fewer columns; not where the basis is of the other side, which it is where rows are far
+    /// shorter than columns or lines are columns.
     pub known: Option<Vec<f64>>,
     /// Whether to look for pairs that were missed.
     pub check: bool,
-    /// A file that tells, after each contraction, how far the search is.
+    /// A file that tells, after each contraction, how far the search is. The caller removes it, when
+    /// the results have a place.
     pub checkpoint: Option<PathBuf>,
 }
 
@@ -269,7 +271,7 @@ pub fn eigsh(
     let accuracy = Accuracy::Eigen(options.tolerance);
     let planned = Planned::new(session, &operator, &options, accuracy, None)?;
     let mut plan = Plan::new("eigenpairs");
-    planned.note(&mut plan, &operator, &options, 1);
+    planned.note(&mut plan, &operator, &options, (1, operator.pass_bytes()));
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage, _| {
         let held = stage.reserve("blocks of vectors", planned.blocks_bytes())?;
@@ -281,7 +283,6 @@ pub fn eigsh(
         drop(held);
         let signs = found.vectors.signs(stage)?;
         let vectors = found.vectors.finish(signs, dtype, stage)?;
-        checkpoint.map_or(Ok(()), |at| at.forget())?;
         Ok(Spectrum {
             values: found.values,
             vectors,
@@ -346,7 +347,7 @@ fn svds_tall(
     let accuracy = Accuracy::Singular(options.tolerance);
     let planned = Planned::new(session, &gram, &options, accuracy, Some((m, &gram.0)))?;
     let mut plan = Plan::new("singular triplets");
-    planned.note(&mut plan, &gram, &options, 2);
+    planned.note(&mut plan, &gram, &options, (2, gram.0.pass_bytes()));
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage: &mut Stage, _| {
         let held = stage.reserve("blocks of vectors", planned.blocks_bytes())?;
@@ -372,7 +373,6 @@ fn svds_tall(
         };
         let left = triplets.left.finish(signs.clone(), dtype, stage)?;
         let right = found.vectors.finish(signs, dtype, stage)?;
-        checkpoint.map_or(Ok(()), |at| at.forget())?;
         Ok(Triplets {
             left,
             values: triplets.values,
@@ -381,6 +381,25 @@ fn svds_tall(
             facts,
         })
     })
+}
+
+/// Removes the checkpoint of a search whose results have a place, if there is one.
+///
+/// ```
+/// use outcore_compute::spectra::forget_checkpoint;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// let checkpoint = folder.path().join("search");
+/// std::fs::write(&checkpoint, "how far it is").unwrap();
+/// forget_checkpoint(&checkpoint)?;
+/// assert!(!checkpoint.exists());
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Store`] for what cannot be removed.
+pub fn forget_checkpoint(path: impl Into<PathBuf>) -> Result<()> {
+    CheckpointFile::new(path).forget()
 }
 
 /// Eigenpairs of a symmetric matrix.

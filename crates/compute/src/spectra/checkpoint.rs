@@ -155,8 +155,4 @@ impl Checkpoint {
             self.file.path().display()
         ))
     }
-
-    pub(super) fn forget(&self) -> Result<()> {
-        self.file.forget()
-    }
 }

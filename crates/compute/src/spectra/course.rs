@@ -357,13 +357,13 @@ impl Planned {
         self.blocks_bytes
     }
 
-    /// What `explain` says.
+    /// What `explain` says. For each vector that is found there are `products_after` passes of `own_bytes` more.
     pub(super) fn note(
         &self,
         plan: &mut Plan,
         operator: &impl Operator,
         options: &SpectrumOptions,
-        products_after: usize,
+        (products_after, own_bytes): (usize, u64),
     ) {
         let Course { block, layout, .. } = self.course;
         plan.hold(self.needed_bytes);
@@ -373,7 +373,8 @@ impl Planned {
         };
         let after = passes(self.chunk) + self.chunk_by_rows.map_or(0, passes);
         let widest = self.chunk_by_rows.unwrap_or(self.chunk);
-        let least = options.count.div_ceil(block) + passes(widest);
+        let growing = options.count.div_ceil(block);
+        let least = growing + passes(widest);
         let cycle = layout.capacity.div_ceil(block);
         plan.note("block", block);
         plan.note("basis", format!("{} columns", layout.capacity));
@@ -398,8 +399,10 @@ impl Planned {
         let most = cycle * (options.restarts_max + 1) + checks + after;
         plan.note("passes at most", most);
         plan.note("bytes a pass", operator.pass_bytes());
-        plan.bound(operator.pass_bytes());
-        plan.reads_later(least as u64 * operator.pass_bytes());
+        plan.bound(own_bytes);
+        plan.reads_later(
+            growing as u64 * operator.pass_bytes() + passes(widest) as u64 * own_bytes,
+        );
         if !layout.in_memory {
             plan.note("bytes of the basis", layout.pass_bytes());
         }

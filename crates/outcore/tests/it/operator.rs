@@ -8,10 +8,11 @@ mod laplacian;
 use std::f64::consts::PI;
 use std::sync::{Arc, Mutex};
 
-use outcore::kernels::{Mat, MatMut, MatRef};
+use outcore::kernels::{Mat, MatMut, MatRef, svd};
 use outcore::linalg::eigh_largest;
-use outcore::operator::{Centred, Gram, Matrix, Operator, Symmetric};
+use outcore::operator::{Centred, Given, Gram, Matrix, Operator, Symmetric};
 use outcore::pass::Rows;
+use outcore::spectra::{SpectrumOptions, svds};
 use outcore::{
     Array, Buf, Compressed, DType, Error, Order, RealType, Result, Session, Settings, Shared,
     Sparse, Stage,
@@ -69,6 +70,43 @@ fn a_drum_oscillates_as_the_textbook_says() {
             8.0 - value
         );
     }
+}
+
+/// Row i of a matrix of 300 x 120 has i + 1 in column i, and 1 in the next one.
+#[test]
+fn a_function_of_the_caller_has_singular_triplets() {
+    let [m, n] = [300, 120];
+    let element = move |i: usize, j: usize| match j {
+        _ if i == j => (i + 1) as f64,
+        _ if i + 1 == j => 1.0,
+        _ => 0.0,
+    };
+    let given = move |transposed: bool, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>| {
+        let near = |i: usize| i.saturating_sub(1)..(i + 2).min(n);
+        for column in 0..x.ncols() {
+            for i in 0..y.nrows() {
+                let along = |j| match transposed {
+                    true => element(j, i) * x[(j, column)],
+                    false => element(i, j) * x[(j, column)],
+                };
+                y[(i, column)] = near(i).map(along).sum();
+            }
+        }
+        Ok(())
+    };
+    let expected = svd(Mat::from_fn(n, n, element).as_ref()).unwrap().values;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 64 << 20, 2);
+    let operator = Given::new("bidiagonal", [m, n], given);
+    let found = svds(&session, operator, DType::F64, SpectrumOptions::new(3)).unwrap();
+    let found = found.run().unwrap();
+    for (value, expected) in found.values.iter().rev().zip(expected) {
+        assert!(
+            (value - expected).abs() < 1e-8 * expected,
+            "{value} for {expected}"
+        );
+    }
+    assert!(found.residuals.iter().all(|rest| *rest < 1e-6 * n as f64));
 }
 
 /// Keeps the widths that it is asked about, and holds so much that no block of columns fits.
