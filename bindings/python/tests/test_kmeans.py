@@ -174,6 +174,29 @@ def test_equal_rows_leave_clusters_without_any() -> None:
     assert km.inertia_ == 0
 
 
+def test_sums_that_memory_holds_once_have_the_same_bits_for_any_number_of_threads(tmp_path: Path) -> None:
+    """Of 40 centres of 20,000 columns a lane takes more than a quarter of the budget."""
+    rows = sp.random(4000, 20_000, 0.002, "csr", np.float32, rng=1)
+    rows.data[:] = np.random.default_rng(2).integers(1, 5, rows.nnz)
+    weights, start = np.linspace(0.5, 2, 4000), rows[::100].toarray()
+    oc.from_scipy(tmp_path / "x", rows)
+    found = []
+    for threads in (1, 2, 5):
+        with oc.Session("24MiB", tmp_path / "scratch", threads, allow_tmpfs_scratch=True) as session:
+            model = KMeans(40, init=start, n_init=1, max_iter=4, tol=0).fit(session.open(tmp_path / "x"), sample_weight=weights)
+            assert model.explain(session.open(tmp_path / "x")).tasks > 2 * 8
+            found.append(model)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.labels_, found[0].labels_)
+        np.testing.assert_array_equal(other.cluster_centers_, found[0].cluster_centers_)
+        assert other.inertia_ == found[0].inertia_
+    expected = sklearn.cluster.KMeans(40, init=start, n_init=1, max_iter=4, tol=0, algorithm="lloyd").fit(
+        rows, sample_weight=weights
+    )
+    assert (found[0].labels_ == expected.labels_).mean() > 0.99
+    np.testing.assert_allclose(found[0].inertia_, expected.inertia_, rtol=1e-4)
+
+
 def test_explain_has_plans_and_moves_nothing(tmp_path: Path, x: npt.NDArray[Any]) -> None:
     data = oc.from_numpy(tmp_path / "x.npy", x)
     km = KMeans(5, memory="3MiB")

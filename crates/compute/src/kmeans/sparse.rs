@@ -30,9 +30,9 @@ use crate::pass::Rows;
 /// blocks than [`BLOCKS_MAX`].
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// Blocks of a plan whose two tasks, a kilobyte each, are little enough beside the budget. Of matrices from 32 GiB on, whose
+/// Blocks of a plan whose two tasks, a kilobyte each, are little enough beside the budget. Of matrices from 64 GiB on, whose
 /// pieces cannot be larger, there are more.
-const BLOCKS_MAX: u64 = 1 << 13;
+const BLOCKS_MAX: u64 = 1 << 14;
 
 /// Blocks that may be compared before what they change is added up.
 const AHEAD: usize = 8;
@@ -119,8 +119,8 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
     /// A task that reads a block and compares its rows; products go to scratch.
     fn task(&self, plan: &mut Plan, block: usize) -> Task {
         let lines = self.len_of(block);
-        let entries: u64 = self.source.pieces[block].iter().map(Piece::entries).sum();
-        let task = Task::new("assign").flops(csrmm_flops(entries as usize, self.shape.clusters));
+        let flops = csrmm_flops(self.entries_of(block) as usize, self.shape.clusters);
+        let task = Task::new("assign").flops(flops);
         let task = task
             .scratch(lines * self.shape.clusters * size_of::<T>())
             .held(COMPARED_BYTES as usize * lines);
@@ -131,6 +131,18 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
     fn adding_task(&self, plan: &mut Plan, block: usize) -> Task {
         let task = Task::new("add").held(ADDED_BYTES * self.len_of(block));
         self.reads(plan, block, task)
+    }
+
+    /// One that looks at some rows after others, entry by entry and in full.
+    fn farthest_task(&self, plan: &mut Plan, block: usize) -> Task {
+        let lines = self.len_of(block);
+        let most = self.entries_of(block) as usize * size_of::<(usize, f64)>();
+        let task = Task::new("farthest").held(2 * most + 8 * self.shape.features + lines);
+        self.reads(plan, block, task)
+    }
+
+    fn entries_of(&self, block: usize) -> u64 {
+        self.source.pieces[block].iter().map(Piece::entries).sum()
     }
 
     fn reads(&self, plan: &mut Plan, block: usize, task: Task) -> Task {
@@ -235,7 +247,7 @@ impl<T: Real> Source<T> for SparseBlocks {
                     lloyd.shape.features,
                 );
                 let (states, centers) = (Arc::clone(states), Arc::clone(centers));
-                lloyd.task(plan, block).run(move |cx| {
+                lloyd.farthest_task(plan, block).run(move |cx| {
                     let states = states[block].locked();
                     let all = states.labels.len();
                     for first in (0..all).step_by(AT_ONCE) {

@@ -141,6 +141,7 @@ fn plan(
     }
     let mut plan = Plan::new("pca fit");
     plan.bound(a.stored_bytes());
+    plan.reads_later(a.stored_bytes());
     plan.hold(needed);
     plan.note("passes", 1);
     plan.note("covariance", "in memory");
