@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from . import _native
 from ._session import planned
 from ._units import show_bytes
 from .errors import ArgumentError
@@ -67,8 +66,8 @@ class Plan:
         self.notes = {what: value for each in facts for what, value in each["notes"]}
 
     @classmethod
-    def _of(cls, jobs: list[_native.Job]) -> Plan:
-        return cls([facts for job in jobs for facts in json.loads(job.json())], "\n\n".join(job.text() for job in jobs))
+    def _of(cls, jobs: list[tuple[str, str]]) -> Plan:
+        return cls([facts for told, _ in jobs for facts in json.loads(told)], "\n\n".join(text for _, text in jobs))
 
     def json(self) -> str:
         """All of it as JSON: a list with one object for each plan."""
@@ -95,7 +94,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
 
     Returns
     -------
-    Plan of the runs that the call would make, up to the first on which others depend.
+    Plan of the runs that the call would make, up to the first on which others depend. `outcore.linalg.laplacian` returns degrees
+    that are made up.
 
     Raises
     ------

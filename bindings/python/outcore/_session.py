@@ -196,7 +196,7 @@ class Session:
         """The result of a job. `stand_in` is one with which a call that is only planned goes on to its next job."""
         jobs = _planning.get()
         if jobs is not None:
-            jobs.append(job)
+            jobs.append((job.json(), job.text()))
             if stand_in is None:
                 raise Planned
             return stand_in()
@@ -441,8 +441,8 @@ class Planned(BaseException):
     """Ends a call whose plan is only looked at, where what follows depends on data; no handler of errors is to stop it."""
 
 
-_planning: ContextVar[list[_native.Job] | None] = ContextVar("_planning", default=None)
-"""The jobs of a call that is only planned."""
+_planning: ContextVar[list[tuple[str, str]] | None] = ContextVar("_planning", default=None)
+"""What the jobs of a call that is only planned say of themselves, as JSON and as text."""
 
 
 def is_planning() -> bool:
@@ -450,10 +450,10 @@ def is_planning() -> bool:
     return _planning.get() is not None
 
 
-def planned(call: Callable[[], Any]) -> list[_native.Job]:
-    """The jobs that a call would run, up to the first on whose result others depend. The call has a context of its own, so that
-    nothing has to be set back: Ctrl-C may come at any moment."""
-    jobs: list[_native.Job] = []
+def planned(call: Callable[[], Any]) -> list[tuple[str, str]]:
+    """What the jobs that a call would run say of themselves, as JSON and as text, up to the first on whose result others depend.
+    The call has a context of its own, so that nothing has to be set back: Ctrl-C may come at any moment."""
+    jobs: list[tuple[str, str]] = []
 
     def planning() -> None:
         _planning.set(jobs)

@@ -162,7 +162,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             found = None
             if _is_sparse(X):
                 found = self._sparse_fit(X, session, run, count, variance, team)
-            elif team is None and count is not None and _is_iterated(X.shape, computed(X).itemsize, count):
+            elif self._is_alone() and count is not None and _is_iterated(X.shape, computed(X).itemsize, count):
                 found = self._iterated_fit(X, session, run, count)
             if found is not None:
                 self._keep(found, computed(X))
@@ -179,7 +179,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         matrix, columns = _columns(X, session, run, team)
         if variance is not None and matrix.format != "csr":
             raise ArgumentError(f"n_components={variance} is a part of the variance, which takes rows that are stored by rows")
-        kept, is_needed = count or min(X.shape), variance is not None or team is not None
+        kept, is_needed = count or min(X.shape), variance is not None or not self._is_alone()
         if is_needed or (matrix.format == "csr" and _is_summed(X.shape, X.nnz, kept)):
             mean, nonzeros = columns["mean"], columns["nonzeros"]
             try:
@@ -218,6 +218,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             "explained_variance": values**2 / freedom,
             "total_variance": float(columns["m2"].sum() / freedom),
         }
+
+    def _is_alone(self) -> bool:
+        """Whether there are no other ranks; a call that is only planned has no team of them."""
+        return self.comm is None or self.comm is False
 
     def _seed(self) -> int:
         return seed_of(self.random_state)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from ._estimator import Estimator, Run, check_finite, seed_of
 from ._session import Planned, Session, is_planning
 from ._settings import PathLike
 from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
-from ._spectra import convergence, found_vectors, native_options
+from ._spectra import convergence, forget_checkpoint, found_vectors, native_options
 from .cluster import SAMPLE_BYTES, KMeans
 from .errors import ArgumentError, ShapeError
 
@@ -92,8 +92,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     compat : bool
         Do what the code of ISLE does where it is not what the paper says: see `docs/topics.md`.
     checkpoint : path, optional
-        A file that the search for singular vectors replaces after every restart, and removes when it has found them: the same
-        `fit` in another process goes on from there, with the same bits.
+        A file that the search for singular vectors replaces after every restart: the same `fit` in another process goes on from
+        there, with the same bits. It is removed when the topics are found.
     memory : int or str, optional
         The part of the session's budget that each call may have, such as "2GiB"; default all of it.
     progress : bool, optional
@@ -128,6 +128,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
     2014). Holds 16 bytes a document, and in its passes up to 16 more, 16 for each document of the most frequent word, and some
     30 for each word of each topic: all of it within the budget.
+
+    `explain` counts passes over documents as if thresholds left all words; of a corpus in CSR only, and without two passes over
+    its copy by words.
 
     Documents count as if all had the mean length. Where values are below 1 on average, as those of TF-IDF are, they count in
     units of their mean.
@@ -208,6 +211,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             del kept, left
             self._keep(corpus, clusters, computed(X))
             self.vocabulary_ = _words_of(X)
+        forget_checkpoint(self.checkpoint)
         return self
 
     def _check_parameters(self) -> None:
@@ -253,29 +257,30 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             _native.svds(session._inner, empty, options)
             _native.kmeans_fit(session._inner, empty, np.zeros((count, words)), None, int(self.max_iter), 0.0, None)
 
-    def _plan(self, corpus: _Corpus) -> None:
-        """Plans what follows the copy by words, as if thresholds left all words; passes over that copy are left out."""
-        if corpus.documents.format != "csr":
-            raise Planned
-        inner, documents, scales, count = corpus.session._inner, corpus.documents, corpus.scales, int(self.n_components)
-        (samples, words), name = corpus.X.shape, computed(corpus.X).name
-        along, rows = (_native.temporary_matrix(inner, name, [side, count], "C") for side in (words, samples))
-        entries = np.full(samples, corpus.X.nnz // samples, np.uint32)
-        rounds, none = int(self.max_iter), np.full(words, NONE)
-        prefixes, sums = np.zeros(count, np.uint32), np.zeros(count, np.float32)
-        clusters, added, pairs = np.full(samples, NONE), np.zeros(count, bool), self.n_edge_topics > 0
-        for job in (
-            _native.topic_kept(inner, documents, scales, np.zeros(words)),
-            _native.topic_thresholded(inner, documents, scales, np.zeros(words), entries),
-            _native.svds(inner, documents, native_options(min(count, samples, words), tol=self.tol)),
-            _native.csrmm(inner, documents, along, 1.0, 0.0, None),
-            _native.kmeans_fit(inner, rows, np.zeros((count, count)), None, rounds, 0.0, None),
-            _native.kmeans_fit(inner, documents, np.zeros((count, words)), None, rounds, 0.0, None),
-            *(_native.topic_sum_digits(inner, documents, scales, none, digit, prefixes) for digit in range(DIGITS)),
-            _native.topic_sums(inner, documents, scales, none, sums, bool(self.compat), clusters, added, pairs),
-        ):
-            corpus.run(job, "", stand_in=lambda: None)
+    def _plan(self, corpus: _Corpus) -> NoReturn:
+        """Plans what follows the copy by words."""
+        if corpus.documents.format == "csr":
+            for job in self._following(corpus):
+                corpus.run(job, "", stand_in=lambda: None)
         raise Planned
+
+    def _following(self, corpus: _Corpus) -> Iterator[_native.Job]:
+        """Jobs of passes over documents, as if thresholds left all words."""
+        inner, documents, scales, count = corpus.session._inner, corpus.documents, corpus.scales, int(self.n_components)
+        (samples, words), name, rounds = corpus.X.shape, computed(corpus.X).name, int(self.max_iter)
+        yield _native.topic_kept(inner, documents, scales, np.zeros(words))
+        entries = np.full(samples, corpus.X.nnz // samples, np.uint32)
+        yield _native.topic_thresholded(inner, documents, scales, np.zeros(words), entries)
+        yield _native.svds(inner, documents, native_options(min(count, samples, words), tol=self.tol))
+        along, rows = (_native.temporary_matrix(inner, name, [side, count], "C") for side in (words, samples))
+        yield _native.csrmm(inner, documents, along, 1.0, 0.0, None)
+        yield _native.kmeans_fit(inner, rows, np.zeros((count, count)), None, rounds, 0.0, None)
+        yield _native.kmeans_fit(inner, documents, np.zeros((count, words)), None, rounds, 0.0, None)
+        none, sums = np.full(words, NONE), np.zeros(count, np.float32)
+        for digit in range(DIGITS):
+            yield _native.topic_sum_digits(inner, documents, scales, none, digit, np.zeros(count, np.uint32))
+        clusters, added, pairs = np.full(samples, NONE), np.zeros(count, bool), self.n_edge_topics > 0
+        yield _native.topic_sums(inner, documents, scales, none, sums, bool(self.compat), clusters, added, pairs)
 
     def _per_topic(self, part: float, documents: float) -> int:
         """A part of the documents that a topic dominates."""
@@ -586,9 +591,9 @@ class _Corpus:
         self.X, self.session, self.run = X, session, run
         self._matrix = matrix = native_sparse(X, session, "X")
         samples, words = X.shape
-        alike = dict.fromkeys(("min", "max", "mean", "nonzeros"), np.ones(words))
         job = _native.sparse_column_statistics(session._inner, matrix, None)
-        columns = run(job, "counting words", stand_in=lambda: alike)
+        alike = ("min", "max", "mean", "nonzeros")
+        columns = run(job, "counting words", stand_in=lambda: dict.fromkeys(alike, np.ones(words)))
         check_finite(X, columns)
         negative = np.flatnonzero(columns["min"] < 0)
         if len(negative):

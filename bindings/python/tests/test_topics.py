@@ -485,6 +485,20 @@ def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         np.testing.assert_array_equal(whole[name], parts[name])
 
 
+def test_a_fit_that_ends_after_its_search_goes_on_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, checkpoint = sp.csr_matrix(np.random.default_rng(2).poisson(0.3, (800, 200)).astype("f8")), tmp_path / "checkpoint"
+    expected = TopicModel(8).fit(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicModel, "_keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            TopicModel(8, checkpoint=checkpoint).fit(x)
+    assert checkpoint.exists()
+    model = TopicModel(8, checkpoint=checkpoint).fit(x)
+    assert not checkpoint.exists()
+    np.testing.assert_array_equal(model.components_, expected.components_)
+    np.testing.assert_array_equal(model.labels_, expected.labels_)
+
+
 def test_the_command(tmp_path: Path) -> None:
     x, _, _ = planted(documents=200)
     oc.from_scipy(tmp_path / "x", x)
