@@ -100,7 +100,7 @@ def propack(spec: Spec) -> Result:
     """Without restarts, as SciPy calls it. Its tolerance is of singular values, whose errors are squares of those of vectors."""
     from scipy.sparse.linalg import svds
 
-    a = sparse.load(spec["a"])
+    a = sparse.load(spec["a"]).astype(spec["dtype"])
     options: dict[str, Any] = {"solver": "propack", "maxiter": spec["basis"], "rng": 0}
     return measured(spec, lambda: svds(a, spec["k"], tol=spec["tolerance"] ** 0.5, **options))
 

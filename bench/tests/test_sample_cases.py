@@ -104,6 +104,18 @@ def test_a_setting_that_is_killed_under_the_limit_does_not_win(monkeypatch: pyte
     assert [entry["status"] for entry in tried] == ["ok", "ok", "killed"]
 
 
+def test_of_settings_in_order_of_cost_none_is_tried_after_one_that_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(leg: Leg, *_: object) -> dict[str, Any]:
+        failed = {"status": "failed", "output": ""}
+        return failed if leg.spec["tolerance"] == 3 else {"status": "ok", "result": {"seconds": [1.0]}}
+
+    monkeypatch.setattr(runner, "run_leg", run)
+    leg = Leg("x", "x.y", {}, sweep=tuple({"tolerance": loose} for loose in (3, 2, 1)), sweep_ascends=True)
+    found, tried = runner.chosen(leg, "s", CONTEXT, limit.Way("none"), None, lambda _: None)
+    assert found.spec["tolerance"] == 2
+    assert [entry["status"] for entry in tried] == ["failed", "ok"]
+
+
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name.startswith("samples-")])
 def test_what_is_compared_can_be_told_apart(name: str) -> None:
     case: Case = BUILDERS[name](CONTEXT)

@@ -65,7 +65,7 @@ def test_what_is_not_accurate_has_not_finished(folder: str, exact: tuple[Any, An
     [
         ("arpack", {"tolerance": TOLERANCE}),
         ("arpack_mkl", {"tolerance": TOLERANCE}),
-        ("propack", {"tolerance": TOLERANCE**2, "basis": 100}),
+        ("propack", {"tolerance": TOLERANCE**2, "basis": 100, "dtype": "f8"}),
         ("randomized", {"iterations": 32}),
         ("primme", {"block": 1}),
     ],
