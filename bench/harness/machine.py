@@ -107,7 +107,8 @@ def sources(tree: Path | None = None) -> dict[str, Any]:
 
 def environment() -> dict[str, str]:
     """The variables that change how fast numerical code runs."""
-    return {name: value for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
+    known = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
+    return {name: "(a folder)" if os.path.isabs(value) else value for name, value in known.items()}
 
 
 def mkl_library() -> str | None:
