@@ -63,7 +63,8 @@ RESIDUAL_NOTE = (
     "Residuals are the largest |A v - s u| and |A^T u - s v| over tol s_1, computed in f64 from what each returned: above 1 a "
     "leg has not finished. Our matrix is in tiles of six bytes an entry, which imports make; budgets are by its arrays. "
     "Tolerances of ARPACK, the type that PROPACK computes in and scikit-learn's power iterations are tried before the rounds, "
-    "the cheapest first, and the first that reach the residual are kept; of 500 triplets they are those that 200 were found with."
+    "the cheapest first, and the first that reach the residual are kept. Of 500 triplets ARPACK's and scikit-learn's are those "
+    "that 200 were found with, and PROPACK computes in float64."
 )
 
 

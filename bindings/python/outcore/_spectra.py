@@ -249,7 +249,7 @@ def eigsh(
         Pairs are wanted with |A v - w v| <= tol times the norm of A; 0 asks for residuals as small as rounding leaves them.
     method : {"auto", "krylov", "randomized"}
         Narrow blocks and many passes, or blocks wider than k and few; the choice is made of `tol` and of what a pass takes to
-        read and to compute: wide ones for a few pairs of dense matrices on SSD and a `tol` of 1e-4 or more. What it takes is told
+        read and to compute: wide ones for dense matrices on SSD and a `tol` of 1e-4 or more. What it takes is told
         by the size of the matrix and fixed rates, not by a clock, so that the same call has the same bits.
     block : int, optional
         Columns of a product.
