@@ -106,10 +106,10 @@ def propack(spec: Spec) -> Result:
 
 
 def primme(spec: Spec) -> Result:
-    """Its tolerance is ours: of residuals, relative to the norm."""
+    """Its tolerance is of residuals, relative to the norm, as ours; at the same number some are 3 % larger."""
     primme = importlib.import_module("primme")
     a = sparse.load(spec["a"])
-    options: dict[str, Any] = {"tol": spec["tol"], "maxBlockSize": spec["block"], "which": "LM"}
+    options: dict[str, Any] = {"tol": spec["tolerance"], "maxBlockSize": spec["block"], "which": "LM"}
     return measured(spec, lambda: primme.svds(a, spec["k"], **options))
 
 

@@ -279,7 +279,7 @@ def eigsh(
     Notes
     -----
     Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems" (2008). The basis is in memory where it
-    fits, else in scratch; a few blocks of columns must fit, and some 50 bytes for the square of `basis`, for what it sees of A:
+    fits, else in scratch; a few blocks of columns must fit, and some 40 bytes for the square of `basis`, for what it sees of A:
     0.2 GB for 2,000 pairs. What does not fit is refused before anything is read. The bits are
     the same for any number of threads, and wherever the basis lies; the budget decides on them as far as it decides on `block`
     and `basis`, and on how passes over A are cut.
@@ -358,7 +358,7 @@ def svds(
     -----
     Of the block Krylov-Schur method of `eigsh` for A^T A, whose products take one pass over one copy of A, or two where its lines
     (rows, or columns of CSC) are more than four times as long as they are many, or too long for memory; then A V = Q R and the
-    singular values of R, which have all their digits.
+    singular values of R, which have all their digits and take some 90 bytes for the square of k: 0.4 GB for 2,000 triplets.
     """
     options = native_options(k, "LA", v0, ncv, maxiter, tol, method, block, check, checkpoint, random_state)
     A = np.asarray(A) if isinstance(A, list) else A

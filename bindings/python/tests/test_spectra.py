@@ -149,11 +149,11 @@ def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
         ("64MiB", {"method": "randomized", "tol": 1e-4}),
         ("64MiB", {"method": "krylov", "tol": 1e-4}),
         ("16MiB", {}),
-        ("5MiB", {"block": 16}),
-        ("5MiB", {"block": 16, "tol": 1e-4}),
+        ("4608KiB", {"block": 16}),
+        ("4608KiB", {"block": 16, "tol": 1e-4}),
     ):
         found: Any = svds(stored, 12, memory=memory, **options)
-        assert found.basis_in_memory == (memory != "5MiB"), memory
+        assert found.basis_in_memory == (memory != "4608KiB"), memory
         told = oc.explain(svds, stored, 12, memory=memory, **options).notes
         assert int(told["passes at least"]) <= found.passes <= int(told["passes at most"])
         assert told["basis lies"] == ("in memory" if found.basis_in_memory else "in scratch")
@@ -567,7 +567,7 @@ STORED = """
 import sys
 import numpy as np, outcore as oc
 oc.configure("64MiB", sys.argv[1], 2, allow_tmpfs_scratch=True)
-found = oc.linalg.svds(oc.open(sys.argv[2]), 12, memory="5MiB", block=16, tol=1e-9, checkpoint=sys.argv[3])
+found = oc.linalg.svds(oc.open(sys.argv[2]), 12, memory="4608KiB", block=16, tol=1e-9, checkpoint=sys.argv[3])
 assert not found.basis_in_memory
 np.savez(sys.argv[4], *found)
 """

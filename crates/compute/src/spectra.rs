@@ -274,13 +274,14 @@ pub fn eigsh(
     planned.note(&mut plan, &operator, &options, (1, operator.pass_bytes()));
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage, _| {
-        let held = stage.reserve("blocks of vectors", planned.blocks_bytes())?;
+        let held = stage.reserve("blocks of vectors", planned.blocks_bytes)?;
         let checkpoint = checkpoint(&options, &planned, &operator, "eigenpairs");
         let search = Search::new(&own, &operator, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
-        let residuals = triplets::eigen_residuals(&operator, &mut found, planned.chunk, stage)?;
-        let facts = planned.facts(&found, &operator, options.count);
         drop(held);
+        let chunks = planned.by_columns.expect("eigenvectors have no other way");
+        let residuals = triplets::eigen_residuals(&operator, &mut found, chunks, stage)?;
+        let facts = planned.facts(&found, &operator, options.count);
         let signs = found.vectors.signs(stage)?;
         let vectors = found.vectors.finish(signs, dtype, stage)?;
         Ok(Spectrum {
@@ -350,10 +351,11 @@ fn svds_tall(
     planned.note(&mut plan, &gram, &options, (2, gram.0.pass_bytes()));
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage: &mut Stage, _| {
-        let held = stage.reserve("blocks of vectors", planned.blocks_bytes())?;
+        let held = stage.reserve("blocks of vectors", planned.blocks_bytes)?;
         let checkpoint = checkpoint(&options, &planned, &gram, "singular triplets");
         let search = Search::new(&own, &gram, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
+        drop(held);
         let triplets = triplets::triplets(&own, &gram.0, &mut found, &planned, stage)?;
         let least = f64::from(f32::MIN_POSITIVE) / f64::from(f32::EPSILON);
         let is_single = gram.epsilon() >= f64::from(f32::EPSILON);
@@ -366,7 +368,6 @@ fn svds_tall(
         let mut facts = planned.facts(&found, &gram, options.count);
         facts.largest = facts.largest.sqrt();
         facts.missed_beyond = facts.missed_beyond.map(|square| square.max(0.0).sqrt());
-        drop(held);
         let signs = match signs_by_left {
             true => triplets.left.signs(stage)?,
             false => found.vectors.signs(stage)?,

@@ -121,9 +121,13 @@ pub fn eigh_scratch_bytes<T: Real>(n: usize, k: usize) -> usize {
     let column = (n + 16) * size_of::<T>();
     let square = n * column + column;
     let result = k * column;
-    // faer's own products pack both operands, 512 deep, into a buffer that the thread keeps.
-    let packed = (2 * n * n.min(512) * size_of::<T>()).min(FAER_THREAD_BYTES);
-    square + result.max(evd_scratch::<T>(n).unaligned_bytes_required()) + packed
+    square + result.max(evd_scratch::<T>(n).unaligned_bytes_required()) + thread_bytes::<T>(n)
+}
+
+/// Bytes of those of [`eigh_scratch_bytes`] and [`svd_scratch_bytes`] that the thread keeps afterwards.
+pub fn thread_bytes<T: Real>(n: usize) -> usize {
+    // faer's own products pack both operands, 512 deep.
+    (2 * n * n.min(512) * size_of::<T>()).min(FAER_THREAD_BYTES)
 }
 
 fn evd_scratch<T: Real>(n: usize) -> faer::dyn_stack::StackReq {
@@ -509,8 +513,7 @@ pub fn svd<T: Real>(a: MatRef<'_, T>) -> Result<Svd<T>, Error> {
 /// Bytes that [`svd`] allocates at its peak, the result included.
 pub fn svd_scratch_bytes<T: Real>(n: usize) -> usize {
     let column = (n + 16) * size_of::<T>();
-    let packed = (2 * n * n.min(512) * size_of::<T>()).min(FAER_THREAD_BYTES);
-    10 * n * column + packed
+    10 * n * column + thread_bytes::<T>(n)
 }
 
 fn thin_q<T: Real>(a: MatRef<'_, T>) -> Mat<T> {

@@ -62,7 +62,7 @@ pub use caches::{append_past_caches, fetch_bytes, fetch_from};
 pub use checksums::{append_with_crc32c, crc32c_of_three};
 pub use eigen::{
     Eigen, Svd, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes,
-    eigh_top_with, orthonormalize, svd, svd_scratch_bytes,
+    eigh_top_with, orthonormalize, svd, svd_scratch_bytes, thread_bytes,
 };
 pub use elementwise::{
     Narrow, add_into_f64, axpby, axpby_until, center_into, convert_from_f64, convert_into,
@@ -70,6 +70,7 @@ pub use elementwise::{
     scale_until, transpose_into,
 };
 pub use error::Error;
+pub use faer::perm::swap_cols_idx;
 pub use faer::{Mat, MatMut, MatRef};
 pub use gram::{Byte, byte_gram, byte_gram_held_bytes, byte_gram_scratch_bytes, byte_gram_until};
 pub use nearest::{

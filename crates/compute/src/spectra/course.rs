@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use outcore_core::{Error, MemorySplit, RealType, Result, Session};
-use outcore_engine::Plan;
+use outcore_core::{Error, MemorySplit, RealType, Result, Session, Stage};
+use outcore_engine::{Plan, Reservation};
 use outcore_kernels as kernels;
 
 use super::search::{Accuracy, CHECKED_STEPS, Course, Found, checks_max};
@@ -26,6 +27,12 @@ fn wide_block(count: usize) -> usize {
     count + (count / 10).max(8)
 }
 
+/// Columns of a product where the basis lies in scratch and is as much longer: it is read for each.
+const WIDER: [usize; 2] = [64, 32];
+
+/// The square matrices that make left vectors orthonormal, at most.
+pub(super) const FACTORS: u64 = 6;
+
 /// Columns of products that are made when the vectors are known.
 const CHUNKS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
 
@@ -38,16 +45,36 @@ const READ_BYTES_PER_S: f64 = 2e9;
 /// A search as it is going to be.
 pub(super) struct Planned {
     pub(super) course: Course,
+    /// What the search holds besides bases.
+    pub(super) blocks_bytes: u64,
     /// Left singular vectors.
     pub(super) left: Option<TallLayout>,
-    /// Columns of products for residuals and left singular vectors; none where these have room row by
-    /// row only.
-    pub(super) chunk: usize,
+    /// Products for residuals and left singular vectors; none where these have room row by row only.
+    pub(super) by_columns: Option<Chunks>,
     /// The same where left vectors go to scratch row by row, if more are made at once then.
-    pub(super) chunk_by_rows: Option<usize>,
-    /// What is held besides bases.
-    blocks_bytes: u64,
+    pub(super) by_rows: Option<Chunks>,
     needed_bytes: u64,
+}
+
+/// Products when the vectors are known.
+#[derive(Clone, Copy)]
+pub(super) struct Chunks {
+    /// Columns of one.
+    pub(super) columns: usize,
+    /// What is held besides bases.
+    pub(super) blocks_bytes: u64,
+}
+
+impl Chunks {
+    pub(super) fn reserve(self, stage: &Stage) -> Result<Reservation> {
+        stage.reserve("blocks of vectors", self.blocks_bytes)
+    }
+
+    /// The columns of each product.
+    pub(super) fn of(self, count: usize) -> impl Iterator<Item = Range<usize>> {
+        let first = (0..count).step_by(self.columns);
+        first.map(move |first| first..count.min(first + self.columns))
+    }
 }
 
 /// What a part of a search takes.
@@ -98,11 +125,25 @@ impl Needs<'_> {
             blocks: blocks_bytes(self.order, block)
                 + small_bytes(layout.capacity, block)
                 + self.given_bytes,
-            passing: (self.products)(block).max(layout.passing_bytes(block)),
+            passing: (self.products)(block)
+                .max(layout.passing_bytes(block))
+                .max(ritz_bytes(layout.capacity)),
         }
     }
 
-    /// When the basis has grown: for residuals, left vectors, and what both become.
+    /// What vectors become, when blocks are given back: those in memory stay there, of others one
+    /// matrix after another is written.
+    fn finish_bytes(&self, bases: &[TallLayout]) -> u64 {
+        let bytes = |in_memory| {
+            let those = bases
+                .iter()
+                .filter(move |layout| layout.in_memory == in_memory);
+            those.map(|layout| layout.finish_bytes(self.count, self.budget_bytes))
+        };
+        bytes(true).sum::<u64>() + bytes(false).max().unwrap_or(0)
+    }
+
+    /// When the basis has grown: for residuals and left vectors.
     fn end(&self, layout: TallLayout, left: Option<TallLayout>, chunk: usize) -> Need {
         let count = self.count;
         let (rows, products) = match self.left {
@@ -110,14 +151,15 @@ impl Needs<'_> {
             None => (0, (self.products)(chunk)),
         };
         let bases: Vec<TallLayout> = std::iter::once(layout).chain(left).collect();
-        let sum = |of: &dyn Fn(&TallLayout) -> u64| bases.iter().map(of).sum::<u64>();
         let passing = bases.iter().map(|layout| layout.passing_bytes(chunk));
-        let finish = sum(&|layout| layout.finish_bytes(count, self.budget_bytes));
+        let blocks = blocks_bytes(self.order + rows, chunk) + small_bytes(count, chunk);
         Need {
-            bases: sum(&|layout| layout.held_bytes(count)),
-            blocks: blocks_bytes(self.order + rows, chunk)
-                + small_bytes(count, chunk).max(self.left.map_or(0, |_| factors_bytes(count))),
-            passing: passing.fold(products, u64::max).max(finish),
+            bases: bases.iter().map(|layout| layout.held_bytes(count)).sum(),
+            blocks,
+            passing: passing
+                .fold(products, u64::max)
+                .max(self.finish_bytes(&bases).saturating_sub(blocks))
+                .max(self.left.map_or(0, |_| svd_bytes(count, 2))),
         }
     }
 
@@ -139,41 +181,35 @@ impl Needs<'_> {
             false => left,
         };
         let passing = [layout, made, images].map(|layout| layout.passing_bytes(all));
-        let finish = [layout, left].map(|layout| layout.finish_bytes(count, self.budget_bytes));
-        let products = rows.max((self.products)(chunk)).max(finish.iter().sum());
+        let products = rows.max((self.products)(chunk));
+        let blocks = blocks_bytes(self.order, chunk) + factors_bytes(all);
         Some(Need {
             bases: layout.held_bytes(count) + left.held_bytes(count),
-            blocks: blocks_bytes(self.order, chunk)
-                + small_bytes(all, count).max(factors_bytes(count)),
-            passing: passing.into_iter().fold(products, u64::max),
+            blocks,
+            passing: passing
+                .into_iter()
+                .fold(products, u64::max)
+                .max(self.finish_bytes(&[layout, left]).saturating_sub(blocks))
+                .max(svd_bytes(count, FACTORS - 3)),
         })
     }
 
-    /// How many left vectors are made at once where they go to scratch row by row, beside a search
-    /// for which their blocks are held too.
+    /// How many left vectors are made at once where they go to scratch row by row.
     fn widest_by_rows(
         &self,
         layout: TallLayout,
         left: TallLayout,
-        search: Need,
-        (split, is_only): (&MemorySplit, bool),
-    ) -> Option<(usize, [Need; 2])> {
+        split: &MemorySplit,
+        is_only: bool,
+    ) -> Option<(usize, Need)> {
         // The widest for each number of passes, as long as these are few.
         let few = (1..=CHUNKS.len()).map(|passes| self.count.div_ceil(passes));
         let least = self.count.div_ceil(CHUNKS.len());
         let many = CHUNKS.into_iter().filter(|&chunk| chunk < least);
         few.filter(|&chunk| chunk <= CHUNKS[0])
             .chain(many)
-            .filter_map(|chunk| {
-                let end = self.end_by_rows(layout, left, chunk, is_only)?;
-                let blocks = end.blocks.max(search.blocks);
-                Some((chunk, [search, end].map(|need| Need { blocks, ..need })))
-            })
-            .find(|(_, [search, end])| {
-                search.fits(split, layout.in_memory)
-                    && end.fits(split, !is_only)
-                    && search.bytes().max(end.bytes()) <= split.free()
-            })
+            .filter_map(|chunk| Some((chunk, self.end_by_rows(layout, left, chunk, is_only)?)))
+            .find(|(_, end)| end.fits(split, !is_only) && end.bytes() <= split.free())
     }
 
     /// Where left vectors may lie, how many are made at once, and whether there must be room for
@@ -208,15 +244,35 @@ fn stored(operator: &impl Operator) -> RealType {
     }
 }
 
-/// The operator as a basis sees it, its eigenpairs, and what a block is along the basis.
-fn small_bytes(capacity: usize, block: usize) -> u64 {
-    let seen = 3 * 8 * capacity * capacity + kernels::eigh_scratch_bytes::<f64>(capacity, capacity);
-    (seen + 8 * SUMS * (capacity + block) * block) as u64
+/// A square matrix of as many columns.
+fn square_bytes(columns: usize) -> u64 {
+    (8 * columns * columns) as u64
 }
 
-/// What makes left vectors orthonormal, and its singular vectors.
-fn factors_bytes(count: usize) -> u64 {
-    (3 * 8 * count * count + kernels::svd_scratch_bytes::<f64>(count)) as u64
+/// The operator as a basis sees it, its eigenvectors, and the same as they are multiplied; and what a
+/// block is along the basis.
+fn small_bytes(capacity: usize, block: usize) -> u64 {
+    let sums = 8 * SUMS * (capacity + block) * block;
+    3 * square_bytes(capacity) + (sums + kernels::thread_bytes::<f64>(capacity)) as u64
+}
+
+/// What finding these takes beside them, where nothing passes by.
+pub(super) fn ritz_bytes(columns: usize) -> u64 {
+    let packed = kernels::thread_bytes::<f64>(columns);
+    let found = kernels::eigh_scratch_bytes::<f64>(columns, columns) - packed;
+    (found as u64).saturating_sub(2 * square_bytes(columns))
+}
+
+/// What makes left vectors orthonormal, at most: sums of lanes, or factors and their singular vectors.
+fn factors_bytes(columns: usize) -> u64 {
+    FACTORS * square_bytes(columns) + kernels::thread_bytes::<f64>(columns) as u64
+}
+
+/// What singular vectors of a factor take beside `held` square matrices of those, where nothing passes
+/// by.
+pub(super) fn svd_bytes(count: usize, held: u64) -> u64 {
+    let found = kernels::svd_scratch_bytes::<f64>(count) - kernels::thread_bytes::<f64>(count);
+    (found as u64).saturating_sub(held * square_bytes(count))
 }
 
 /// Budgets beyond this one have larger states and panels of passes: what is enough for these too.
@@ -276,26 +332,38 @@ impl Planned {
         let widened = |layout: TallLayout, width, held| {
             layout.widened(&split.hold(held + layout.passing_bytes(width)))
         };
+        let chunks = |(columns, end): (usize, Need)| Chunks {
+            columns,
+            blocks_bytes: end.blocks,
+        };
         let (mut least, mut only_by_rows) = (u64::MAX, None);
-        for (block, basis, in_memory) in shapes(order, operator, options) {
+        for shape in shapes(order, operator, options) {
+            let Shape {
+                block,
+                basis,
+                in_memory,
+                at_ease,
+            } = shape;
             let capacity = (basis + block).min(order);
             let layout = match in_memory {
                 true => TallLayout::in_memory(real, order, capacity),
                 false => TallLayout::in_scratch(real, order, capacity),
             };
             let search = needs.search(layout, block);
-            if !search.fits(&split, in_memory) {
+            if !search.fits(&split, at_ease) {
                 least = least.min(search.bytes());
                 continue;
             }
+            let course = Course {
+                block,
+                layout: widened(layout, block, search.bases + search.blocks),
+                accuracy,
+            };
             let mut least_end = u64::MAX;
             for (left, chunk, at_ease) in needs.ends() {
-                let own = needs.end(layout, left, chunk);
-                // Blocks are held from the beginning.
-                let blocks = own.blocks.max(search.blocks);
-                let [search, end] = [search, own].map(|need| Need { blocks, ..need });
+                let end = needs.end(layout, left, chunk);
                 let needed = search.bytes().max(end.bytes());
-                if !(search.fits(&split, in_memory) && end.fits(&split, at_ease)) {
+                if !end.fits(&split, at_ease) {
                     least_end = least_end.min(needed);
                     continue;
                 }
@@ -304,57 +372,40 @@ impl Planned {
                 }
                 let by_rows = left
                     .filter(|left| !left.in_memory)
-                    .and_then(|left| needs.widest_by_rows(layout, left, search, (&split, false)))
+                    .and_then(|left| needs.widest_by_rows(layout, left, &split, false))
                     .filter(|(wider, _)| *wider > chunk);
-                let (blocks, needed) = match &by_rows {
-                    Some((_, [search, end])) => {
-                        let by_rows = search.bytes().max(end.bytes());
-                        (search.blocks, needed.max(by_rows))
-                    }
-                    None => (blocks, needed),
-                };
+                let by_rows_bytes = by_rows.map_or(0, |(_, end)| end.bytes());
                 return Ok(Planned {
-                    course: Course {
-                        block,
-                        layout: widened(layout, block, search.bases + blocks),
-                        accuracy,
-                    },
-                    left: left.map(|layout| widened(layout, chunk, end.bases + blocks)),
-                    chunk,
-                    chunk_by_rows: by_rows.map(|(chunk, _)| chunk),
-                    blocks_bytes: blocks,
-                    needed_bytes: needed,
+                    course,
+                    blocks_bytes: search.blocks,
+                    left: left.map(|layout| widened(layout, chunk, end.bases + end.blocks)),
+                    by_columns: Some(chunks((chunk, end))),
+                    by_rows: by_rows.map(chunks),
+                    needed_bytes: needed.max(by_rows_bytes),
                 });
             }
             let left = needs
                 .left
                 .map(|(rows, _)| TallLayout::in_scratch(real, rows, count));
             let by_rows = left.and_then(|left| {
-                let found = needs.widest_by_rows(layout, left, search, (&split, true));
-                found.map(|(chunk, needs)| (left, chunk, needs))
+                let found = needs.widest_by_rows(layout, left, &split, true);
+                found.map(|(chunk, end)| (left, chunk, end))
             });
-            if let (None, Some((left, chunk, [search, end]))) = (&only_by_rows, by_rows) {
+            if let (None, Some((left, chunk, end))) = (&only_by_rows, by_rows)
+                && search.bytes() <= split.free()
+            {
                 only_by_rows = Some(Planned {
-                    course: Course {
-                        block,
-                        layout: widened(layout, block, search.bases + search.blocks),
-                        accuracy,
-                    },
+                    course,
+                    blocks_bytes: search.blocks,
                     left: Some(widened(left, count, end.bases + end.blocks)),
-                    chunk: 0,
-                    chunk_by_rows: Some(chunk),
-                    blocks_bytes: end.blocks,
+                    by_columns: None,
+                    by_rows: Some(chunks((chunk, end))),
                     needed_bytes: search.bytes().max(end.bytes()),
                 });
             }
             least = least.min(least_end);
         }
         only_by_rows.ok_or_else(|| refused(enough(least)))
-    }
-
-    /// What is held besides bases.
-    pub(super) fn blocks_bytes(&self) -> u64 {
-        self.blocks_bytes
     }
 
     /// What `explain` says. For each vector that is found there are `products_after` passes of `own_bytes` more.
@@ -367,12 +418,12 @@ impl Planned {
     ) {
         let Course { block, layout, .. } = self.course;
         plan.hold(self.needed_bytes);
-        let passes = |chunk: usize| match chunk {
-            0 => 0,
-            _ => products_after * options.count.div_ceil(chunk),
+        let passes = |chunks: Option<Chunks>| {
+            let of = |chunks: Chunks| products_after * options.count.div_ceil(chunks.columns);
+            chunks.map_or(0, of)
         };
-        let after = passes(self.chunk) + self.chunk_by_rows.map_or(0, passes);
-        let widest = self.chunk_by_rows.unwrap_or(self.chunk);
+        let after = passes(self.by_columns) + passes(self.by_rows);
+        let widest = self.by_rows.or(self.by_columns);
         let growing = options.count.div_ceil(block);
         let least = growing + passes(widest);
         let cycle = layout.capacity.div_ceil(block);
@@ -386,8 +437,8 @@ impl Planned {
                 "in scratch"
             },
         );
-        if let Some(chunk) = self.chunk_by_rows {
-            plan.note("left vectors", format!("row by row, {chunk} at once"));
+        if let Some(Chunks { columns, .. }) = self.by_rows {
+            plan.note("left vectors", format!("row by row, {columns} at once"));
         }
         plan.note("passes at least", least);
         // A check whose block brings pairs goes on until the basis is full.
@@ -460,59 +511,96 @@ fn basis_s(operator: &impl Operator, options: &SpectrumOptions, block: usize, ba
     passes(options, block) * bytes / READ_BYTES_PER_S
 }
 
-/// Widths of blocks, lengths of the basis, and whether it is in memory, best first.
-fn shapes<O: Operator>(
-    order: usize,
-    operator: &O,
-    options: &SpectrumOptions,
-) -> Vec<(usize, usize, bool)> {
+/// How wide blocks are, how long the basis is besides the newest one, where it lies, and whether there
+/// must be room for more than one task.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    block: usize,
+    basis: usize,
+    in_memory: bool,
+    at_ease: bool,
+}
+
+/// Best first.
+fn shapes<O: Operator>(order: usize, operator: &O, options: &SpectrumOptions) -> Vec<Shape> {
     let count = options.count;
     let shape = |block: usize, basis: usize, least: usize| {
         let block = block.min(order);
-        (block, options.basis.unwrap_or(basis).max(least + 3 * block))
+        Shape {
+            block,
+            basis: options.basis.unwrap_or(basis).max(least + 3 * block),
+            in_memory: true,
+            at_ease: true,
+        }
     };
     let narrow = |block: usize, beyond: usize| shape(block, 2 * count + beyond * block, count);
     // Where memory is short of more: more restarts.
-    let short = |block: usize| shape(block, count + 6 * block, count);
+    let short = |block: usize, spare: usize| shape(block, count + spare + 6 * block, count);
     let wide = || {
         let block = wide_block(count).min(order);
         shape(block, WIDE_BLOCKS * block, 0)
     };
-    let (all, last) = match (options.block, options.method) {
-        (Some(block), Method::Randomized) => {
-            (vec![shape(block, WIDE_BLOCKS * block, count)], Vec::new())
-        }
-        (Some(block), _) => (vec![narrow(block, BLOCKS_BEYOND)], vec![short(block)]),
-        (None, Method::Randomized) => (vec![wide()], Vec::new()),
+    let in_scratch = |shape: Shape| Shape {
+        in_memory: false,
+        at_ease: false,
+        ..shape
+    };
+    let places = |shapes: Vec<Shape>| {
+        // Wide blocks are for a basis in memory, unless they are asked for.
+        let is_asked = options.method == Method::Randomized || options.block.is_some();
+        let narrow = shapes.clone().into_iter();
+        let narrow = narrow.filter(move |shape| is_asked || shape.block <= BLOCK);
+        shapes.into_iter().chain(narrow.map(in_scratch))
+    };
+    // What the square of the basis takes is much only where pairs are many.
+    let wider = WIDER
+        .into_iter()
+        .filter(|block| 8 * block <= count)
+        .map(|block| (block, BLOCKS_BEYOND));
+    let (mut all, last): (Vec<Shape>, Vec<Shape>) = match (options.block, options.method) {
+        (Some(block), Method::Randomized) => (
+            places(vec![shape(block, WIDE_BLOCKS * block, count)]).collect(),
+            Vec::new(),
+        ),
+        (Some(block), _) => (
+            places(vec![narrow(block, BLOCKS_BEYOND)]).collect(),
+            places(vec![short(block, 0)]).collect(),
+        ),
+        (None, Method::Randomized) => (places(vec![wide()]).collect(), Vec::new()),
         (None, method) => {
-            let narrow = [
-                narrow(BLOCK, BLOCKS_BEYOND),
-                narrow(8, BLOCKS_BEYOND),
-                narrow(4, 3),
-            ];
+            let widths = [(BLOCK, BLOCKS_BEYOND), (8, BLOCKS_BEYOND), (4, 3)];
             let is_dear = options.tolerance >= LOOSE && takes_less_wide(operator, options);
             let is_wide = method == Method::Auto && (is_dear || options.known.is_some());
-            let all = is_wide.then(wide).into_iter().chain(narrow).collect();
-            (all, vec![short(8), short(4), short(2), short(1)])
+            let of = |(block, beyond)| narrow(block, beyond);
+            let all = is_wide.then(wide).into_iter().chain(widths.map(of));
+            let wider_in_scratch = |shape: Shape| Shape {
+                in_memory: false,
+                ..shape
+            };
+            let all = places(all.collect())
+                .chain(wider.clone().map(of).map(wider_in_scratch))
+                .collect();
+            let spares = [count / 2, count / 4]
+                .into_iter()
+                .filter(|spare| spare >= &(2 * WIDER[0]));
+            let shorter = spares.flat_map(|spare| {
+                let in_scratch = wider
+                    .clone()
+                    .map(move |(block, _)| wider_in_scratch(short(block, spare)));
+                in_scratch.chain(places(vec![short(BLOCK, spare), short(8, spare)]))
+            });
+            let last = [8, 4, 2, 1].map(|block| short(block, 0));
+            (all, shorter.chain(places(last.into())).collect())
         }
     };
-    let places = |shapes: Vec<(usize, usize)>| {
-        let in_scratch = shapes.clone();
-        // Wide blocks are for a basis in memory, unless they are asked for.
-        let is_narrow = move |&(block, _): &(usize, usize)| {
-            options.method == Method::Randomized || options.block.is_some() || block <= BLOCK
-        };
-        let at = |in_memory| move |(block, basis)| (block, basis, in_memory);
-        let in_scratch = in_scratch.into_iter().filter(is_narrow).map(at(false));
-        shapes.into_iter().map(at(true)).chain(in_scratch)
-    };
-    let seconds = |&(block, basis, in_memory): &(usize, usize, bool)| {
-        let scratch_s = match in_memory {
+    let seconds = |shape: &Shape| {
+        let Shape { block, basis, .. } = *shape;
+        let scratch_s = match shape.in_memory {
             true => 0.0,
             false => basis_s(operator, options, block, basis),
         };
         // Wide blocks are there where they are best.
-        let is_wide = block > BLOCK;
+        let is_wide = block > BLOCK && shape.in_memory;
         scratch_s
             + if is_wide {
                 0.0
@@ -520,15 +608,13 @@ fn shapes<O: Operator>(
                 products_s(operator, options, block)
             }
     };
-    let mut all: Vec<_> = places(all).collect();
     // Stable: where it is not known what products take, the widest block in memory is the best.
     all.sort_by(|one, other| seconds(one).total_cmp(&seconds(other)));
-    all.into_iter().chain(places(last)).collect()
+    all.into_iter().chain(last).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use outcore_core::Stage;
     use outcore_kernels::{MatMut, MatRef};
 
     use super::*;
@@ -580,7 +666,7 @@ mod tests {
                 method,
                 ..SpectrumOptions::new(50)
             };
-            shapes(ORDER, &Passes { bytes, column_s }, &options)[0].0
+            shapes(ORDER, &Passes { bytes, column_s }, &options)[0].block
         };
         let (auto, wide) = (Method::Auto, wide_block(50));
         // 0.2 s to read, and 0.5 s to multiply with 16 columns.
@@ -601,7 +687,10 @@ mod tests {
                 ..SpectrumOptions::new(50)
             };
             let all = shapes(ORDER, &Passes { bytes, column_s }, &options);
-            let at = |wanted| all.iter().position(|&(block, _, at)| (block, at) == wanted);
+            let at = |wanted| {
+                all.iter()
+                    .position(|shape| (shape.block, shape.in_memory) == wanted)
+            };
             at((BLOCK, false)) < at((4, true))
         };
         assert!(order(8 << 30, 0.015));

@@ -19,9 +19,10 @@
 
 use outcore_core::{Error, RealType, Result, Session, Stage};
 use outcore_kernels as kernels;
-use outcore_kernels::{Eigen, Mat, MatRef};
+use outcore_kernels::{Eigen, Mat, MatRef, swap_cols_idx};
 
 use super::checkpoint::{Checkpoint, Kept};
+use super::course::ritz_bytes;
 use super::orthonormal::{Appended, Noise, append};
 use super::tall::{Tall, TallLayout};
 use super::{SpectrumOptions, Which};
@@ -198,7 +199,7 @@ impl<'a, O: Operator> Search<'a, O> {
                 continue;
             }
             looked_at = columns;
-            let ritz = self.ritz()?;
+            let ritz = self.ritz(stage)?;
             let last = coupling.as_ref() * ritz.vectors.subrows(before, columns - before);
             let wanted = self.options.count.min(columns);
             let residual = |at: usize| last.col(at).norm_l2();
@@ -440,9 +441,11 @@ impl<'a, O: Operator> Search<'a, O> {
     }
 
     /// All eigenpairs of what the basis sees, the wanted ones first.
-    fn ritz(&self) -> Result<Eigen<f64>> {
+    fn ritz(&self, stage: &Stage) -> Result<Eigen<f64>> {
         let columns = self.imaged;
-        let eigen = kernels::eigh(self.seen.as_ref().submatrix(0, 0, columns, columns), None)?;
+        let held = stage.reserve("eigenvectors of what the basis sees", ritz_bytes(columns))?;
+        let mut eigen = kernels::eigh(self.seen.as_ref().submatrix(0, 0, columns, columns), None)?;
+        drop(held);
         let mut order: Vec<usize> = (0..columns).collect();
         match self.options.which {
             Which::Largest => {}
@@ -452,10 +455,18 @@ impl<'a, O: Operator> Search<'a, O> {
                 b.total_cmp(&a)
             }),
         }
-        Ok(Eigen {
-            values: order.iter().map(|&at| eigen.values[at]).collect(),
-            vectors: Mat::from_fn(columns, columns, |row, at| eigen.vectors[(row, order[at])]),
-        })
+        // In place, pair after pair: one that was wanted earlier has made room where it was.
+        for at in 0..columns {
+            let mut from = order[at];
+            while from < at {
+                from = order[from];
+            }
+            if from != at {
+                eigen.values.swap(at, from);
+                swap_cols_idx(eigen.vectors.as_mut(), at, from);
+            }
+        }
+        Ok(eigen)
     }
 
     /// Contracts the basis to `keep` Ritz vectors and the newest block; `last` are the residuals in
@@ -538,6 +549,7 @@ impl<'a, O: Operator> Search<'a, O> {
         };
         let mut order: Vec<usize> = (0..count).collect();
         order.sort_by(|&a, &b| ritz.values[a].total_cmp(&ritz.values[b]));
+        self.seen = Mat::new();
         let ascending = Mat::from_fn(self.imaged, count, |row, at| ritz.vectors[(row, order[at])]);
         self.basis.rotate(ascending.as_ref(), 0..0, stage)?;
         self.basis.shrink();

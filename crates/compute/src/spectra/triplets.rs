@@ -6,9 +6,9 @@
 
 use outcore_core::{Result, Session, Stage};
 use outcore_kernels as kernels;
-use outcore_kernels::{Mat, MatRef};
+use outcore_kernels::{Mat, MatRef, Svd, swap_cols_idx};
 
-use super::course::Planned;
+use super::course::{Chunks, FACTORS, Planned, svd_bytes};
 use super::orthonormal::{Noise, append};
 use super::search::Found;
 use super::tall::{Tall, TallLayout};
@@ -34,19 +34,20 @@ pub(super) struct Left {
 pub(super) fn eigen_residuals(
     operator: &impl Operator,
     found: &mut Found,
-    chunk: usize,
+    chunks: Chunks,
     stage: &mut Stage,
 ) -> Result<Vec<f64>> {
+    let _held = chunks.reserve(stage)?;
     let (order, count) = (found.vectors.rows(), found.values.len());
     let mut residuals = Vec::with_capacity(count);
-    for first in (0..count).step_by(chunk) {
-        let columns = first..count.min(first + chunk);
+    for columns in chunks.of(count) {
+        let done = columns.start as f64 / count as f64;
         let v = found.vectors.columns(columns.clone(), stage)?;
         let mut image = Mat::zeros(order, columns.len());
         operator.apply(v.as_ref(), image.as_mut(), stage)?;
         found.products += 1;
         residuals.extend(differences(&image, v.as_ref(), &found.values[columns]));
-        stage.reach(0.9 + 0.1 * first as f64 / count as f64);
+        stage.reach(0.9 + 0.1 * done);
     }
     Ok(residuals)
 }
@@ -59,8 +60,8 @@ pub(super) fn triplets<O: Operator>(
     planned: &Planned,
     stage: &mut Stage,
 ) -> Result<Left> {
-    if let (Some(chunk), Some(rows)) = (planned.chunk_by_rows, operator.by_rows())
-        && let Some(left) = by_rows(session, (operator, rows), found, planned, chunk, stage)?
+    if let (Some(chunks), Some(rows)) = (planned.by_rows, operator.by_rows())
+        && let Some(left) = by_rows(session, (operator, rows), found, planned, chunks, stage)?
     {
         return Ok(left);
     }
@@ -76,20 +77,16 @@ fn by_rows<O: Operator>(
     (operator, rows): (&O, &dyn RowProduct),
     found: &mut Found,
     planned: &Planned,
-    chunk: usize,
+    chunks: Chunks,
     stage: &mut Stage,
 ) -> Result<Option<Left>> {
+    let _held = chunks.reserve(stage)?;
     let ([_, n], count) = (operator.shape(), found.values.len());
     let layout = planned.left.expect("triplets have left vectors");
     let mut left = Tall::of_rows(session, layout);
     let images = TallLayout::in_scratch(layout.real, n, count);
     let mut images = Tall::new(session, images, stage)?;
-    let chunks = || {
-        (0..count)
-            .step_by(chunk)
-            .map(|first| first..count.min(first + chunk))
-    };
-    for columns in chunks() {
+    for columns in chunks.of(count) {
         let v = found.vectors.columns(columns.clone(), stage)?;
         let (made, offsets) = rows.apply_rows(v.as_ref(), stage)?;
         left.append_rows(made, offsets);
@@ -102,29 +99,29 @@ fn by_rows<O: Operator>(
         stage.reach(0.9 + 0.08 * columns.end as f64 / count as f64);
     }
     let mut factors = Factors::new(&left.gram(stage)?, operator.epsilon())?;
-    if !factors.are_told && planned.chunk > 0 {
+    if !factors.are_told && planned.by_columns.is_some() {
         return Ok(None);
     }
     if !factors.are_told {
         factors = factors.with_noise(&mut left, stage)?;
     }
-    let small = kernels::svd(factors.factor.as_ref())?;
-    let along = ascending(&small.right);
-    let rotated = |by: MatRef<'_, f64>| by * ascending(&small.left);
-    left.rotate(rotated(factors.left.as_ref()).as_ref(), 0..0, stage)?;
-    let of_images = rotated(factors.inverse.subrows(0, count));
+    let (lost, lost_length) = (factors.lost, factors.lost_length);
+    let small = ascending(factors.factor, FACTORS - 3, stage)?;
+    left.rotate((&factors.left * &small.left).as_ref(), 0..0, stage)?;
+    let of_images = factors.inverse.subrows(0, count) * &small.left;
     images.rotate(of_images.as_ref(), 0..0, stage)?;
-    found.vectors.rotate(along.as_ref(), 0..0, stage)?;
-    let values: Vec<f64> = small.values.into_iter().rev().collect();
+    drop(of_images);
+    found.vectors.rotate(small.right.as_ref(), 0..0, stage)?;
+    let values = small.values;
     let mut residuals = Vec::with_capacity(count);
-    for columns in chunks() {
+    for columns in chunks.of(count) {
         let image = images.columns(columns.clone(), stage)?;
         let v = found.vectors.columns(columns.clone(), stage)?;
         residuals.extend(differences(&image, v.as_ref(), &values[columns]));
     }
     // Noise has no image. What A^T makes of it, beyond all that A makes of V, is no longer than what
     // noise is in the place of.
-    residuals[..factors.lost].fill(factors.lost_length);
+    residuals[..lost].fill(lost_length);
     Ok(Some(Left {
         left,
         values,
@@ -237,8 +234,18 @@ fn inverse_root(gram: MatRef<'_, f64>) -> Result<Mat<f64>> {
     }))
 }
 
-fn ascending(vectors: &Mat<f64>) -> Mat<f64> {
-    vectors.as_ref().reverse_cols().to_owned()
+/// The singular values and vectors of a factor, the smallest first; memory of `held` matrices like it is
+/// there for them.
+fn ascending(factor: Mat<f64>, held: u64, stage: &Stage) -> Result<Svd<f64>> {
+    let count = factor.nrows();
+    let reserved = stage.reserve("singular vectors of a factor", svd_bytes(count, held))?;
+    let mut found = kernels::svd(factor.as_ref())?;
+    drop(reserved);
+    found.values.reverse();
+    for vectors in [&mut found.left, &mut found.right] {
+        (0..count / 2).for_each(|at| swap_cols_idx(vectors.as_mut(), at, count - 1 - at));
+    }
+    Ok(found)
 }
 
 /// Columns of A V are in memory, some at a time, and become orthonormal one block after another: any
@@ -252,6 +259,8 @@ fn column_by_column<O: Operator>(
 ) -> Result<Left> {
     let ([m, n], count) = (operator.shape(), found.values.len());
     let layout = planned.left.expect("triplets have left vectors");
+    let chunks = planned.by_columns.expect("left vectors have room");
+    let _held = chunks.reserve(stage)?;
     let mut left = Tall::new(session, layout, stage)?;
     let largest = found.values.iter().fold(0.0, |a: f64, b| a.max(*b)).sqrt();
     let negligible = 4.0 * operator.epsilon() * largest;
@@ -260,12 +269,7 @@ fn column_by_column<O: Operator>(
         made: 0,
     };
     let mut factor = Mat::<f64>::zeros(count, count);
-    let chunks = || {
-        (0..count)
-            .step_by(planned.chunk)
-            .map(|first| first..count.min(first + planned.chunk))
-    };
-    for columns in chunks() {
+    for columns in chunks.of(count) {
         let v = found.vectors.columns(columns.clone(), stage)?;
         let mut image = Mat::zeros(m, columns.len());
         operator.apply(v.as_ref(), image.as_mut(), stage)?;
@@ -282,14 +286,12 @@ fn column_by_column<O: Operator>(
             .copy_from(&appended.coupling);
         stage.reach(0.9 + 0.05 * columns.end as f64 / count as f64);
     }
-    let small = kernels::svd(factor.as_ref())?;
-    left.rotate(ascending(&small.left).as_ref(), 0..0, stage)?;
-    found
-        .vectors
-        .rotate(ascending(&small.right).as_ref(), 0..0, stage)?;
-    let values: Vec<f64> = small.values.into_iter().rev().collect();
+    let small = ascending(factor, 2, stage)?;
+    left.rotate(small.left.as_ref(), 0..0, stage)?;
+    found.vectors.rotate(small.right.as_ref(), 0..0, stage)?;
+    let values = small.values;
     let mut residuals = Vec::with_capacity(count);
-    for columns in chunks() {
+    for columns in chunks.of(count) {
         let u = left.columns(columns.clone(), stage)?;
         let mut image = Mat::zeros(n, columns.len());
         operator.apply_transposed(u.as_ref(), image.as_mut(), stage)?;
