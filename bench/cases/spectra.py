@@ -238,6 +238,31 @@ def many(context: Context) -> Case:
     )
 
 
+def many_beside_lapack(context: Context) -> Case:
+    """As many triplets where LAPACK fits: its values of the first rows."""
+    a = corpus(context, MANY_ROWS)
+    k = max(5, context.count(MANY))
+    spec = {"a": a.path, "rows": 3 * k, "k": k, "tol": TOLERANCE, "memory": MANY_BUDGET, "scratch": context.path("scratch")}
+    off = {
+        "residual": "residuals, by the tolerance",
+        "off_lapack": "distance of a value from LAPACK's, by the tolerance",
+        "left_off_orthonormal": "left vectors off orthonormal, by the tolerance",
+        "right_off_orthonormal": "right vectors off orthonormal, by the tolerance",
+    }
+    return Case(
+        f"svds-{MANY}-lapack",
+        f"{k} singular triplets of {3 * k:,} documents of {described(a)}, f32, residuals of {TOLERANCE:g} s_1",
+        "s",
+        [Leg(OURS, "spectra.beside_lapack", spec), *limit_legs(context, "read")],
+        [],
+        Bound(4.0 * a.nonzeros * k * 3 * k / a.rows, 0.0, note="two products with k columns"),
+        [a, limit_file(context)],
+        rounds=1,
+        notes=("Values are LAPACK's of A A^T in f64; residuals and vectors are looked at in f64.",),
+        measures=tuple(Measure(OURS, key, words, at_most=1.0) for key, words in off.items()),
+    )
+
+
 BUILDERS: dict[str, Callable[[Context], Case]] = {
     "svds-50": lambda context: svds(context, 50),
     "svds-200": lambda context: svds(context, 200),
@@ -249,4 +274,5 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     "svds-spark-200": with_spark,
     "svds-memory": memory,
     f"svds-{MANY}": many,
+    f"svds-{MANY}-lapack": many_beside_lapack,
 }

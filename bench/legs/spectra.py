@@ -56,6 +56,34 @@ def bytes_of_plan(trace: Any) -> float | None:
     return (trace["actual"]["bytes_read"] + trace["bytes_reused"]) / said if said else None
 
 
+def beside_lapack(spec: Spec) -> Result:
+    """Of the first rows: how far values are from LAPACK's, and vectors from orthonormal, by the tolerance; then residuals."""
+    import outcore as oc
+
+    from legs.ours import configure
+
+    configure(spec)
+    a = sparse.load(spec["a"], spec["rows"])
+    found: list[Any] = []
+
+    def call() -> None:
+        found[:] = [oc.linalg.svds(a, spec["k"], tol=spec["tol"])]
+
+    told = sampled(call)
+    (result,) = found
+    left, values, right = (np.asarray(part, np.float64) for part in result)
+    wide = a.astype(np.float64)
+    exact = np.sqrt(np.linalg.eigvalsh((wide @ wide.T).toarray())[-spec["k"] :].clip(0))
+    off = [np.abs(values - exact).max() / exact[-1], *(np.abs(v.T @ v - np.eye(len(exact))).max() for v in (left, right.T))]
+    residual = max(
+        np.linalg.norm(wide @ right.T - left * values, axis=0).max(),
+        np.linalg.norm(wide.T @ left - right.T * values, axis=0).max(),
+    )
+    parts = dict(zip(("off_lapack", "left_off_orthonormal", "right_off_orthonormal"), off, strict=True))
+    told |= {name: float(part / spec["tol"]) for name, part in parts.items()}
+    return {**told, "passes": result.passes, "restarts": result.restarts, "residual": float(residual / exact[-1] / spec["tol"])}
+
+
 def arpack(spec: Spec) -> Result:
     """ARPACK's tolerance is of eigenvalues of A^T A, relative to each; SciPy takes the root of it."""
     from scipy.sparse.linalg import svds

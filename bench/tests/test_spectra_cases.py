@@ -97,6 +97,13 @@ def test_ours_tells_passes_and_the_bytes_of_each(folder: str, tmp_path: Path) ->
     assert resident["residual"] <= 1 and resident["bytes_of_plan"] is None
 
 
+def test_ours_is_compared_with_lapack(folder: str, tmp_path: Path) -> None:
+    spec: dict[str, Any] = {"a": folder, "rows": 60, "k": 20, "tol": TOLERANCE, "memory": 64 << 20, "scratch": str(tmp_path)}
+    told = spectra.beside_lapack(spec)
+    names = ("residual", "off_lapack", "left_off_orthonormal", "right_off_orthonormal")
+    assert json.dumps(told) and all(0 <= told[name] <= 1 for name in names)
+
+
 def test_spark_finds_triplets_to_our_tolerance(folder: str) -> None:
     pytest.importorskip("pyspark")
     if shutil.which("java") is None:

@@ -301,6 +301,9 @@ def test_what_is_held_between_passes_is_within_the_budget(tmp_path: Path, monkey
         TopicModel(topics, memory="3MiB").fit(stored)
     assert caught.value.needed == held + (1 << 20)
     # Beside others that have some of the budget, and in threads at once.
+    session = oc.Session("24MiB", tmp_path)
+    stored = session.open(tmp_path / "x")
+    model = TopicModel(topics, max_iter=3, tol=1e-2).fit(stored)
     np.save(tmp_path / "rows.npy", np.ones((1000, 8), np.float32))
     tables = TableSet([tmp_path / "rows.npy"], cache="1MiB", reading="1MiB", session=session)
     with ThreadPoolExecutor(3) as pool:

@@ -19,6 +19,7 @@ mod course;
 mod orthonormal;
 mod panel;
 mod search;
+mod shapes;
 mod tall;
 mod triplets;
 
@@ -373,6 +374,7 @@ fn svds_tall(
             false => found.vectors.signs(stage)?,
         };
         let left = triplets.left.finish(signs.clone(), dtype, stage)?;
+        drop(triplets.held);
         let right = found.vectors.finish(signs, dtype, stage)?;
         Ok(Triplets {
             left,

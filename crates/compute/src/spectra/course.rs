@@ -1,4 +1,4 @@
-//! How wide blocks are, how long the basis grows, and where it lies: what fits the budget.
+//! What a search takes of the budget, and the best shape of it that fits.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,38 +9,16 @@ use outcore_engine::{Plan, Reservation};
 use outcore_kernels as kernels;
 
 use super::search::{Accuracy, CHECKED_STEPS, Course, Found, checks_max};
+use super::shapes::{Shape, shapes, stored};
 use super::tall::{SUMS, TallLayout};
-use super::{Method, SearchFacts, SpectrumOptions};
+use super::{SearchFacts, SpectrumOptions};
 use crate::operator::Operator;
-
-/// Columns of a product, where memory is not short.
-const BLOCK: usize = 16;
-
-/// Blocks by which the basis is longer than twice what is wanted.
-const BLOCKS_BEYOND: usize = 6;
-
-/// Blocks of the basis where a block is wider than what is wanted.
-const WIDE_BLOCKS: usize = 5;
-
-/// Columns of a wide block: a tenth more than are wanted, eight more at least.
-fn wide_block(count: usize) -> usize {
-    count + (count / 10).max(8)
-}
-
-/// Columns of a product where the basis lies in scratch and is as much longer: it is read for each.
-const WIDER: [usize; 2] = [64, 32];
 
 /// The square matrices that make left vectors orthonormal, at most.
 pub(super) const FACTORS: u64 = 6;
 
 /// Columns of products that are made when the vectors are known.
 const CHUNKS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
-
-/// Tolerances from this one on are reached in few passes.
-const LOOSE: f64 = 1e-4;
-
-/// Of an SSD.
-const READ_BYTES_PER_S: f64 = 2e9;
 
 /// A search as it is going to be.
 pub(super) struct Planned {
@@ -182,15 +160,16 @@ impl Needs<'_> {
         };
         let passing = [layout, made, images].map(|layout| layout.passing_bytes(all));
         let products = rows.max((self.products)(chunk));
-        let blocks = blocks_bytes(self.order, chunk) + factors_bytes(all);
+        let blocks = blocks_bytes(self.order, chunk) + factors_bytes(all, layout.capacity);
+        let finish = self.finish_bytes(&[layout, left]) + square_bytes(all);
         Some(Need {
             bases: layout.held_bytes(count) + left.held_bytes(count),
             blocks,
             passing: passing
                 .into_iter()
                 .fold(products, u64::max)
-                .max(self.finish_bytes(&[layout, left]).saturating_sub(blocks))
-                .max(svd_bytes(count, FACTORS - 3)),
+                .max(finish.saturating_sub(blocks))
+                .max(svd_bytes(count, FACTORS - 1)),
         })
     }
 
@@ -236,16 +215,8 @@ fn blocks_bytes(rows: usize, columns: usize) -> u64 {
     (2 * 8 * rows * columns) as u64
 }
 
-/// Bases have the digits that products have.
-fn stored(operator: &impl Operator) -> RealType {
-    match operator.epsilon() < f64::from(f32::EPSILON) {
-        true => RealType::F64,
-        false => RealType::F32,
-    }
-}
-
 /// A square matrix of as many columns.
-fn square_bytes(columns: usize) -> u64 {
+pub(super) fn square_bytes(columns: usize) -> u64 {
     (8 * columns * columns) as u64
 }
 
@@ -263,9 +234,11 @@ pub(super) fn ritz_bytes(columns: usize) -> u64 {
     (found as u64).saturating_sub(2 * square_bytes(columns))
 }
 
-/// What makes left vectors orthonormal, at most: sums of lanes, or factors and their singular vectors.
-fn factors_bytes(columns: usize) -> u64 {
-    FACTORS * square_bytes(columns) + kernels::thread_bytes::<f64>(columns) as u64
+/// What makes left vectors orthonormal, at most: sums of lanes, or factors and their singular vectors;
+/// and what the thread keeps since it found eigenvectors of a basis of `capacity` columns.
+fn factors_bytes(columns: usize, capacity: usize) -> u64 {
+    let kept = [columns, capacity].map(kernels::thread_bytes::<f64>);
+    FACTORS * square_bytes(columns) + kept.iter().sum::<usize>() as u64
 }
 
 /// What singular vectors of a factor take beside `held` square matrices of those, where nothing passes
@@ -481,220 +454,63 @@ impl Planned {
     }
 }
 
-/// Passes of the matrix. Of corpora, 10 to 100 pairs in blocks of 4 to 110 columns to 1e-2 to 1e-6
-/// took as many to within a seventh; where values are closer to each other there are more, of any
-/// block.
-fn passes(options: &SpectrumOptions, block: usize) -> f64 {
-    let digits = -options.tolerance.clamp(1e-15, 1.0).log10();
-    let blocks = options.count as f64 / block as f64;
-    8.0 + 1.7 * digits + (1.4 + 0.5 * digits) * blocks
-}
-
-/// Seconds of products with as many columns. Rates are constants and no clock is looked at, since
-/// widths decide on the bits.
-fn products_s(operator: &impl Operator, options: &SpectrumOptions, block: usize) -> f64 {
-    let reading_s = operator.pass_bytes() as f64 / READ_BYTES_PER_S;
-    passes(options, block) * operator.computing_s(block).max(reading_s)
-}
-
-/// Whether fewer passes with wide blocks take less time than more with narrow ones.
-fn takes_less_wide(operator: &impl Operator, options: &SpectrumOptions) -> bool {
-    let seconds = |block| products_s(operator, options, block);
-    operator.pass_bytes() > 0 && seconds(wide_block(options.count)) < seconds(BLOCK)
-}
-
-/// Seconds of reading a basis in scratch: it grows from what is wanted to its length, and each
-/// product goes through it three times.
-fn basis_s(operator: &impl Operator, options: &SpectrumOptions, block: usize, basis: usize) -> f64 {
-    let columns = (options.count + basis) / 2 * operator.shape()[0];
-    let bytes = (3 * stored(operator).bytes() * columns) as f64;
-    passes(options, block) * bytes / READ_BYTES_PER_S
-}
-
-/// How wide blocks are, how long the basis is besides the newest one, where it lies, and whether there
-/// must be room for more than one task.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    block: usize,
-    basis: usize,
-    in_memory: bool,
-    at_ease: bool,
-}
-
-/// Best first.
-fn shapes<O: Operator>(order: usize, operator: &O, options: &SpectrumOptions) -> Vec<Shape> {
-    let count = options.count;
-    let shape = |block: usize, basis: usize, least: usize| {
-        let block = block.min(order);
-        Shape {
-            block,
-            basis: options.basis.unwrap_or(basis).max(least + 3 * block),
-            in_memory: true,
-            at_ease: true,
-        }
-    };
-    let narrow = |block: usize, beyond: usize| shape(block, 2 * count + beyond * block, count);
-    // Where memory is short of more: more restarts.
-    let short = |block: usize, spare: usize| shape(block, count + spare + 6 * block, count);
-    let wide = || {
-        let block = wide_block(count).min(order);
-        shape(block, WIDE_BLOCKS * block, 0)
-    };
-    let in_scratch = |shape: Shape| Shape {
-        in_memory: false,
-        at_ease: false,
-        ..shape
-    };
-    let places = |shapes: Vec<Shape>| {
-        // Wide blocks are for a basis in memory, unless they are asked for.
-        let is_asked = options.method == Method::Randomized || options.block.is_some();
-        let narrow = shapes.clone().into_iter();
-        let narrow = narrow.filter(move |shape| is_asked || shape.block <= BLOCK);
-        shapes.into_iter().chain(narrow.map(in_scratch))
-    };
-    // What the square of the basis takes is much only where pairs are many.
-    let wider = WIDER
-        .into_iter()
-        .filter(|block| 8 * block <= count)
-        .map(|block| (block, BLOCKS_BEYOND));
-    let (mut all, last): (Vec<Shape>, Vec<Shape>) = match (options.block, options.method) {
-        (Some(block), Method::Randomized) => (
-            places(vec![shape(block, WIDE_BLOCKS * block, count)]).collect(),
-            Vec::new(),
-        ),
-        (Some(block), _) => (
-            places(vec![narrow(block, BLOCKS_BEYOND)]).collect(),
-            places(vec![short(block, 0)]).collect(),
-        ),
-        (None, Method::Randomized) => (places(vec![wide()]).collect(), Vec::new()),
-        (None, method) => {
-            let widths = [(BLOCK, BLOCKS_BEYOND), (8, BLOCKS_BEYOND), (4, 3)];
-            let is_dear = options.tolerance >= LOOSE && takes_less_wide(operator, options);
-            let is_wide = method == Method::Auto && (is_dear || options.known.is_some());
-            let of = |(block, beyond)| narrow(block, beyond);
-            let all = is_wide.then(wide).into_iter().chain(widths.map(of));
-            let wider_in_scratch = |shape: Shape| Shape {
-                in_memory: false,
-                ..shape
-            };
-            let all = places(all.collect())
-                .chain(wider.clone().map(of).map(wider_in_scratch))
-                .collect();
-            let spares = [count / 2, count / 4]
-                .into_iter()
-                .filter(|spare| spare >= &(2 * WIDER[0]));
-            let shorter = spares.flat_map(|spare| {
-                let in_scratch = wider
-                    .clone()
-                    .map(move |(block, _)| wider_in_scratch(short(block, spare)));
-                in_scratch.chain(places(vec![short(BLOCK, spare), short(8, spare)]))
-            });
-            let last = [8, 4, 2, 1].map(|block| short(block, 0));
-            (all, shorter.chain(places(last.into())).collect())
-        }
-    };
-    let seconds = |shape: &Shape| {
-        let Shape { block, basis, .. } = *shape;
-        let scratch_s = match shape.in_memory {
-            true => 0.0,
-            false => basis_s(operator, options, block, basis),
-        };
-        // Wide blocks are there where they are best.
-        let is_wide = block > BLOCK && shape.in_memory;
-        scratch_s
-            + if is_wide {
-                0.0
-            } else {
-                products_s(operator, options, block)
-            }
-    };
-    // Stable: where it is not known what products take, the widest block in memory is the best.
-    all.sort_by(|one, other| seconds(one).total_cmp(&seconds(other)));
-    all.into_iter().chain(last).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use outcore_kernels::{MatMut, MatRef};
-
     use super::*;
+    use crate::spectra::shapes::testing::Passes;
+    use crate::spectra::testing::session;
 
-    const ORDER: usize = 80_000;
-
-    /// A matrix that is known by what a pass over it takes.
-    struct Passes {
-        bytes: u64,
-        column_s: f64,
-    }
-
-    impl Operator for Passes {
-        fn shape(&self) -> [usize; 2] {
-            [ORDER; 2]
-        }
-
-        fn held_bytes(&self, _columns: usize) -> u64 {
-            0
-        }
-
-        fn pass_bytes(&self) -> u64 {
-            self.bytes
-        }
-
-        fn computing_s(&self, columns: usize) -> f64 {
-            self.column_s * (columns + BLOCK) as f64
-        }
-
-        fn apply(&self, _: MatRef<'_, f64>, _: MatMut<'_, f64>, _: &mut Stage) -> Result<()> {
-            unreachable!("a search is planned without a product")
-        }
-
-        fn apply_transposed(
-            &self,
-            x: MatRef<'_, f64>,
-            y: MatMut<'_, f64>,
-            stage: &mut Stage,
-        ) -> Result<()> {
-            self.apply(x, y, stage)
-        }
+    #[test]
+    fn a_basis_of_thousands_is_as_long_as_memory_has_room_for() {
+        let passes = Passes {
+            bytes: 400 << 20,
+            column_s: 0.015,
+        };
+        let options = SpectrumOptions {
+            tolerance: 1e-4,
+            ..SpectrumOptions::new(2000)
+        };
+        let planned = |memory_bytes| {
+            let (_folder, session) = session(memory_bytes, 2);
+            Planned::new(&session, &passes, &options, Accuracy::Eigen(1e-4), None)
+        };
+        let courses = [384, 512, 1024].map(|mib: u64| {
+            let planned = planned(mib << 20).expect("it fits");
+            assert!(planned.needed_bytes <= mib << 20);
+            planned.course
+        });
+        let columns = courses.map(|course| (course.block, course.layout.capacity));
+        let in_scratch = courses.iter().all(|course| !course.layout.in_memory);
+        assert!(
+            in_scratch && columns.iter().all(|(block, _)| *block >= 32),
+            "{columns:?}"
+        );
+        assert!(
+            columns.is_sorted_by_key(|(_, capacity)| *capacity),
+            "{columns:?}"
+        );
+        assert!(columns[0].1 > 2500 && columns[2].1 > 4000, "{columns:?}");
     }
 
     #[test]
-    fn blocks_are_wide_where_passes_are_dearer_to_read_than_to_compute() {
-        let block = |bytes, column_s, tolerance, method| {
-            let options = SpectrumOptions {
-                tolerance,
-                method,
-                ..SpectrumOptions::new(50)
-            };
-            shapes(ORDER, &Passes { bytes, column_s }, &options)[0].block
+    fn what_others_hold_of_a_budget_changes_nothing_or_is_told() {
+        let passes = Passes {
+            bytes: 400 << 20,
+            column_s: 0.015,
         };
-        let (auto, wide) = (Method::Auto, wide_block(50));
-        // 0.2 s to read, and 0.5 s to multiply with 16 columns.
-        assert_eq!(block(400 << 20, 0.015, 1e-4, auto), BLOCK);
-        assert_eq!(block(40 << 30, 0.015, 1e-4, auto), wide);
-        assert_eq!(block(400 << 20, 0.0, 1e-4, auto), wide);
-        assert_eq!(block(0, 0.0, 1e-4, auto), BLOCK);
-        assert_eq!(block(40 << 30, 0.0, 1e-6, auto), BLOCK);
-        assert_eq!(block(40 << 30, 0.0, 1e-4, Method::Krylov), BLOCK);
-        assert_eq!(block(0, 0.015, 1e-4, Method::Randomized), wide);
-    }
-
-    #[test]
-    fn a_basis_lies_in_scratch_before_passes_become_many_if_these_are_dear() {
-        let order = |bytes, column_s| {
-            let options = SpectrumOptions {
-                method: Method::Krylov,
-                ..SpectrumOptions::new(50)
-            };
-            let all = shapes(ORDER, &Passes { bytes, column_s }, &options);
-            let at = |wanted| {
-                all.iter()
-                    .position(|shape| (shape.block, shape.in_memory) == wanted)
-            };
-            at((BLOCK, false)) < at((4, true))
+        let options = SpectrumOptions::new(50);
+        let (_folder, session) = session(256 << 20, 2);
+        let needed = || {
+            let planned = Planned::new(&session, &passes, &options, Accuracy::Eigen(1e-6), None);
+            planned.map(|planned| planned.needed_bytes)
         };
-        assert!(order(8 << 30, 0.015));
-        assert!(!order(40 << 20, 0.0));
-        assert!(!order(0, 0.0));
+        let alone = needed().expect("it fits");
+        let mut held = session
+            .engine()
+            .reserve("what others hold", (256 << 20) - alone + 1)
+            .expect("it is free");
+        assert!(matches!(needed(), Err(Error::OverBudget { needed, .. }) if needed == alone));
+        held.shrink((256 << 20) - alone);
+        assert_eq!(needed().expect("it fits"), alone);
     }
 }

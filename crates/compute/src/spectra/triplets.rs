@@ -5,10 +5,12 @@
 //! as accurate as products are, those near zero included, of which A^T A V keeps half the digits.
 
 use outcore_core::{Result, Session, Stage};
+use outcore_device::trim_heap;
+use outcore_engine::Reservation;
 use outcore_kernels as kernels;
 use outcore_kernels::{Mat, MatRef, Svd, swap_cols_idx};
 
-use super::course::{Chunks, FACTORS, Planned, svd_bytes};
+use super::course::{Chunks, FACTORS, Planned, square_bytes, svd_bytes};
 use super::orthonormal::{Noise, append};
 use super::search::Found;
 use super::tall::{Tall, TallLayout};
@@ -26,6 +28,8 @@ const DEPENDENT: f64 = 1e-10;
 /// What a search has found, with the left vectors; right ones are its vectors.
 pub(super) struct Left {
     pub(super) left: Tall,
+    /// For what these are still to be multiplied with when they are read.
+    pub(super) held: Option<Reservation>,
     pub(super) values: Vec<f64>,
     pub(super) residuals: Vec<f64>,
 }
@@ -80,7 +84,7 @@ fn by_rows<O: Operator>(
     chunks: Chunks,
     stage: &mut Stage,
 ) -> Result<Option<Left>> {
-    let _held = chunks.reserve(stage)?;
+    let mut held = chunks.reserve(stage)?;
     let ([_, n], count) = (operator.shape(), found.values.len());
     let layout = planned.left.expect("triplets have left vectors");
     let mut left = Tall::of_rows(session, layout);
@@ -105,12 +109,12 @@ fn by_rows<O: Operator>(
     if !factors.are_told {
         factors = factors.with_noise(&mut left, stage)?;
     }
+    let small = ascending(&factors.factor, FACTORS - 1, stage)?;
     let (lost, lost_length) = (factors.lost, factors.lost_length);
-    let small = ascending(factors.factor, FACTORS - 3, stage)?;
-    left.rotate((&factors.left * &small.left).as_ref(), 0..0, stage)?;
-    let of_images = factors.inverse.subrows(0, count) * &small.left;
+    let (of_images, of_rows) = factors.rotated(small.left);
+    left.rotate(of_rows.as_ref().unwrap_or(&of_images).as_ref(), 0..0, stage)?;
     images.rotate(of_images.as_ref(), 0..0, stage)?;
-    drop(of_images);
+    drop((of_images, of_rows));
     found.vectors.rotate(small.right.as_ref(), 0..0, stage)?;
     let values = small.values;
     let mut residuals = Vec::with_capacity(count);
@@ -122,8 +126,10 @@ fn by_rows<O: Operator>(
     // Noise has no image. What A^T makes of it, beyond all that A makes of V, is no longer than what
     // noise is in the place of.
     residuals[..lost].fill(lost_length);
+    held.shrink(square_bytes(count));
     Ok(Some(Left {
         left,
+        held: Some(held),
         values,
         residuals,
     }))
@@ -133,10 +139,12 @@ fn by_rows<O: Operator>(
 struct Factors {
     /// R.
     factor: Mat<f64>,
-    /// Q is A V, and noise beside it, times this.
-    inverse: Mat<f64>,
-    /// What is left of that to do for them.
-    left: Mat<f64>,
+    /// Squares of the lengths of its columns, and of its rows where columns are of unit length: what A V
+    /// times is Q is its transpose over both.
+    squares: [Vec<f64>; 2],
+    /// Where noise has the place of some columns: Q is A V, and noise beside it, times the first; the
+    /// second is left to do of that.
+    with_noise: Option<[Mat<f64>; 2]>,
     /// Whether all columns of Q are told well.
     are_told: bool,
     /// The last columns of Q that are not told at all, and no longer than this in A V.
@@ -160,14 +168,18 @@ impl Factors {
             .filter(|&at| eigen.values[at] > DEPENDENT)
             .collect();
         // R = E^1/2 Y^T D where the unit Gram matrix is Y E Y^T.
-        let (mut factor, mut inverse) = (Mat::zeros(count, count), Mat::zeros(count, count));
+        let (mut factor, mut squares) =
+            (Mat::zeros(count, count), [0, 1].map(|_| vec![1.0; count]));
         for (at, &direction) in kept.iter().enumerate() {
-            let root = eigen.values[direction].sqrt();
+            let square = eigen.values[direction];
+            squares[1][at] = square;
             for (of_known, &column) in known.iter().enumerate() {
                 let along = eigen.vectors[(of_known, direction)];
-                factor[(at, column)] = root * along * lengths[column];
-                inverse[(column, at)] = along / (lengths[column] * root);
+                factor[(at, column)] = square.sqrt() * along * lengths[column];
             }
+        }
+        for &column in &known {
+            squares[0][column] = lengths[column].powi(2);
         }
         let is_independent = eigen.values.iter().all(|square| *square > INDEPENDENT);
         let dropped = if kept.len() < known.len() {
@@ -178,17 +190,34 @@ impl Factors {
         let short = lengths.iter().filter(|length| **length <= least);
         Ok(Factors {
             factor,
-            left: inverse.clone(),
-            inverse,
+            squares,
+            with_noise: None,
             are_told: is_independent && known.len() == count,
             lost: count - kept.len(),
             lost_length: short.fold(dropped, |a, b| a.max(*b)),
         })
     }
 
+    /// What A V times is Q; columns that are lost are zero.
+    fn inverse(&self) -> Mat<f64> {
+        let [columns, rows] = &self.squares;
+        Mat::from_fn(columns.len(), rows.len(), |column, at| {
+            self.factor[(at, column)] / (columns[column] * rows[at])
+        })
+    }
+
+    /// What images and rows are to be multiplied with, once more by this; `None`: rows as images.
+    fn rotated(self, by: Mat<f64>) -> (Mat<f64>, Option<Mat<f64>>) {
+        match self.with_noise {
+            None => (self.inverse() * by, None),
+            Some([inverse, left]) => (inverse.subrows(0, by.nrows()) * &by, Some(left * &by)),
+        }
+    }
+
     /// Q is made orthonormal to rounding, noise in the place of the columns that are lost.
     fn with_noise(mut self, a_v: &mut Tall, stage: &mut Stage) -> Result<Factors> {
         let (count, lost) = (self.factor.nrows(), self.lost);
+        let mut inverse = self.inverse();
         if lost > 0 {
             let mut noise = Noise {
                 seed: u64::MAX,
@@ -197,31 +226,26 @@ impl Factors {
             a_v.append_noise(lost, &mut noise, stage)?;
             let gram = a_v.gram(stage)?;
             // Less what of noise is along Q.
-            let q = self.inverse.subcols(0, count - lost);
+            let q = inverse.subcols(0, count - lost);
             let along = q.transpose() * gram.submatrix(0, count, count, lost);
             let rest = gram.submatrix(count, count, lost, lost) - along.transpose() * &along;
             let whitened = inverse_root(rest.as_ref())?;
             let beyond = -(q * &along * &whitened);
-            let mut inverse = Mat::zeros(count + lost, count);
-            inverse
-                .submatrix_mut(0, 0, count, count - lost)
-                .copy_from(q);
-            inverse
-                .submatrix_mut(0, count - lost, count, lost)
+            let mut all = Mat::zeros(count + lost, count);
+            all.submatrix_mut(0, 0, count, count - lost).copy_from(q);
+            all.submatrix_mut(0, count - lost, count, lost)
                 .copy_from(beyond);
-            inverse
-                .submatrix_mut(count, count - lost, lost, lost)
+            all.submatrix_mut(count, count - lost, lost, lost)
                 .copy_from(whitened);
-            self.inverse = inverse;
+            inverse = all;
         }
         // Once more, with sums of what is orthonormal but for the rounding of the first ones.
-        a_v.rotate(self.inverse.as_ref(), 0..0, stage)?;
+        a_v.rotate(inverse.as_ref(), 0..0, stage)?;
         let gram = a_v.gram(stage)?;
         let again = inverse_root(gram.as_ref())?;
         // E^1/2 Y^T = (Y E^-1/2)^T G.
         self.factor = again.transpose() * gram * &self.factor;
-        self.inverse = &self.inverse * &again;
-        self.left = again;
+        self.with_noise = Some([inverse * &again, again]);
         Ok(self)
     }
 }
@@ -236,8 +260,10 @@ fn inverse_root(gram: MatRef<'_, f64>) -> Result<Mat<f64>> {
 
 /// The singular values and vectors of a factor, the smallest first; memory of `held` matrices like it is
 /// there for them.
-fn ascending(factor: Mat<f64>, held: u64, stage: &Stage) -> Result<Svd<f64>> {
+fn ascending(factor: &Mat<f64>, held: u64, stage: &Stage) -> Result<Svd<f64>> {
     let count = factor.nrows();
+    // The allocator keeps what was freed, and in no shape that these have.
+    trim_heap();
     let reserved = stage.reserve("singular vectors of a factor", svd_bytes(count, held))?;
     let mut found = kernels::svd(factor.as_ref())?;
     drop(reserved);
@@ -286,7 +312,8 @@ fn column_by_column<O: Operator>(
             .copy_from(&appended.coupling);
         stage.reach(0.9 + 0.05 * columns.end as f64 / count as f64);
     }
-    let small = ascending(factor, 2, stage)?;
+    let small = ascending(&factor, 2, stage)?;
+    drop(factor);
     left.rotate(small.left.as_ref(), 0..0, stage)?;
     found.vectors.rotate(small.right.as_ref(), 0..0, stage)?;
     let values = small.values;
@@ -302,6 +329,7 @@ fn column_by_column<O: Operator>(
     }
     Ok(Left {
         left,
+        held: None,
         values,
         residuals,
     })
