@@ -279,8 +279,8 @@ def eigsh(
     Notes
     -----
     Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems" (2008). The basis is in memory where it
-    fits, else in scratch; a few blocks of columns must fit, and some 40 bytes for the square of `basis`, for what it sees of A:
-    0.2 GB for 2,000 pairs. What does not fit is refused before anything is read. The bits are
+    fits, else in scratch; a few blocks of columns must fit, and what the basis sees of A, some 40 bytes for the square of its
+    columns: 0.2 GB for 2,000 pairs and the shortest basis. What does not fit is refused before anything is read. The bits are
     the same for any number of threads, and wherever the basis lies; the budget decides on them as far as it decides on `block`
     and `basis`, and on how passes over A are cut.
     """

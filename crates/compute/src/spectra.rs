@@ -5,7 +5,7 @@
 //!   triplets A^T A X, which is one pass over one copy of a matrix whose rows lie together.
 //! - `tall.rs`, `panel.rs`, `orthonormal.rs`: the basis, in memory or in scratch, and what is appended to it.
 //! - `triplets.rs`: from right singular vectors to triplets, and what is left of each pair.
-//! - `course.rs`: which widths fit a budget.
+//! - `shapes.rs`: widths of blocks and lengths of bases, best first; `course.rs`: which of them fits a budget.
 //! - `checkpoint.rs`: a search between two restarts, in a file.
 //!
 //! Cost: a pass over the matrix for each product with a block, n times the columns of the basis
@@ -259,7 +259,7 @@ pub fn eigsh(
     session: &Session,
     operator: impl Operator + Send + 'static,
     dtype: DType,
-    options: SpectrumOptions,
+    mut options: SpectrumOptions,
 ) -> Result<Job<Spectrum>> {
     let [order, cols] = operator.shape();
     if order != cols {
@@ -275,16 +275,18 @@ pub fn eigsh(
     planned.note(&mut plan, &operator, &options, (1, operator.pass_bytes()));
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage, _| {
+        let _kept = stage.reserve("what a thread keeps", planned.kept_bytes)?;
         let held = stage.reserve("blocks of vectors", planned.blocks_bytes)?;
         let checkpoint = checkpoint(&options, &planned, &operator, "eigenpairs");
         let search = Search::new(&own, &operator, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
+        (options.start, options.known) = (None, None);
         drop(held);
         let chunks = planned.by_columns.expect("eigenvectors have no other way");
         let residuals = triplets::eigen_residuals(&operator, &mut found, chunks, stage)?;
         let facts = planned.facts(&found, &operator, options.count);
         let signs = found.vectors.signs(stage)?;
-        let vectors = found.vectors.finish(signs, dtype, stage)?;
+        let (vectors, _held) = found.vectors.finish(signs, dtype, stage)?;
         Ok(Spectrum {
             values: found.values,
             vectors,
@@ -352,10 +354,12 @@ fn svds_tall(
     planned.note(&mut plan, &gram, &options, (2, gram.0.pass_bytes()));
     let own = session.clone();
     Job::driven(session, vec![plan], move |stage: &mut Stage, _| {
+        let _kept = stage.reserve("what a thread keeps", planned.kept_bytes)?;
         let held = stage.reserve("blocks of vectors", planned.blocks_bytes)?;
         let checkpoint = checkpoint(&options, &planned, &gram, "singular triplets");
         let search = Search::new(&own, &gram, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
+        (options.start, options.known) = (None, None);
         drop(held);
         let triplets = triplets::triplets(&own, &gram.0, &mut found, &planned, stage)?;
         let least = f64::from(f32::MIN_POSITIVE) / f64::from(f32::EPSILON);
@@ -373,9 +377,9 @@ fn svds_tall(
             true => triplets.left.signs(stage)?,
             false => found.vectors.signs(stage)?,
         };
-        let left = triplets.left.finish(signs.clone(), dtype, stage)?;
+        let (left, _left_held) = triplets.left.finish(signs.clone(), dtype, stage)?;
         drop(triplets.held);
-        let right = found.vectors.finish(signs, dtype, stage)?;
+        let (right, _right_held) = found.vectors.finish(signs, dtype, stage)?;
         Ok(Triplets {
             left,
             values: triplets.values,

@@ -169,6 +169,11 @@ impl MemorySplit {
         bytes <= self.budget / 8 * 7 && bytes + passing_bytes() <= self.budget / 16 * 15
     }
 
+    /// Whether so much leaves a quarter of the budget.
+    pub fn leaves_a_quarter(&self, bytes: u64) -> bool {
+        bytes <= self.budget / 4 * 3
+    }
+
     /// Whether what is held and the states leave a quarter of the budget to rows.
     pub fn has_room_for_rows(&self) -> bool {
         self.left() >= self.budget / 4

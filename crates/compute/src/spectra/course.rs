@@ -25,6 +25,8 @@ pub(super) struct Planned {
     pub(super) course: Course,
     /// What the search holds besides bases.
     pub(super) blocks_bytes: u64,
+    /// What the thread keeps of memory that it has found eigenvectors in.
+    pub(super) kept_bytes: u64,
     /// Left singular vectors.
     pub(super) left: Option<TallLayout>,
     /// Products for residuals and left singular vectors; none where these have room row by row only.
@@ -58,6 +60,7 @@ impl Chunks {
 /// What a part of a search takes.
 #[derive(Clone, Copy)]
 struct Need {
+    /// And what the thread keeps.
     bases: u64,
     blocks: u64,
     /// Of operations, with one task at a time.
@@ -65,14 +68,18 @@ struct Need {
 }
 
 impl Need {
+    fn held(&self) -> u64 {
+        self.bases + self.blocks
+    }
+
     fn bytes(&self) -> u64 {
-        self.bases + self.blocks + self.passing
+        self.held() + self.passing
     }
 
     /// Whether it fits; at ease, with room for more than one task.
     fn fits(&self, split: &MemorySplit, at_ease: bool) -> bool {
         match at_ease {
-            true => split.leaves_room_for(self.bases + self.blocks, || self.passing),
+            true => split.leaves_room_for(self.held(), || self.passing),
             false => split.can_hold(self.bytes()),
         }
     }
@@ -96,10 +103,14 @@ struct Needs<'a> {
 }
 
 impl Needs<'_> {
+    fn kept_bytes(&self, layout: TallLayout) -> u64 {
+        kernels::thread_bytes::<f64>(layout.capacity.max(self.count)) as u64
+    }
+
     /// While the basis grows.
     fn search(&self, layout: TallLayout, block: usize) -> Need {
         Need {
-            bases: layout.held_bytes(layout.capacity),
+            bases: layout.held_bytes(layout.capacity) + self.kept_bytes(layout),
             blocks: blocks_bytes(self.order, block)
                 + small_bytes(layout.capacity, block)
                 + self.given_bytes,
@@ -130,14 +141,20 @@ impl Needs<'_> {
         };
         let bases: Vec<TallLayout> = std::iter::once(layout).chain(left).collect();
         let passing = bases.iter().map(|layout| layout.passing_bytes(chunk));
-        let blocks = blocks_bytes(self.order + rows, chunk) + small_bytes(count, chunk);
+        let held = bases.iter().map(|layout| layout.held_bytes(count));
+        let [small, found] = match self.left {
+            // A factor and its singular vectors.
+            Some(_) => [small_bytes(count, chunk), svd_bytes(count, 2)],
+            None => [0, 0],
+        };
+        let blocks = blocks_bytes(self.order + rows, chunk) + small;
         Need {
-            bases: bases.iter().map(|layout| layout.held_bytes(count)).sum(),
+            bases: held.sum::<u64>() + self.kept_bytes(layout),
             blocks,
             passing: passing
                 .fold(products, u64::max)
                 .max(self.finish_bytes(&bases).saturating_sub(blocks))
-                .max(self.left.map_or(0, |_| svd_bytes(count, 2))),
+                .max(found),
         }
     }
 
@@ -160,10 +177,10 @@ impl Needs<'_> {
         };
         let passing = [layout, made, images].map(|layout| layout.passing_bytes(all));
         let products = rows.max((self.products)(chunk));
-        let blocks = blocks_bytes(self.order, chunk) + factors_bytes(all, layout.capacity);
+        let blocks = blocks_bytes(self.order, chunk) + FACTORS * square_bytes(all);
         let finish = self.finish_bytes(&[layout, left]) + square_bytes(all);
         Some(Need {
-            bases: layout.held_bytes(count) + left.held_bytes(count),
+            bases: layout.held_bytes(count) + left.held_bytes(count) + self.kept_bytes(layout),
             blocks,
             passing: passing
                 .into_iter()
@@ -173,22 +190,30 @@ impl Needs<'_> {
         })
     }
 
-    /// How many left vectors are made at once where they go to scratch row by row.
+    /// How many left vectors are made at once where they go to scratch row by row, more than `by_columns`:
+    /// so many that others have room too, if there is such a number.
     fn widest_by_rows(
         &self,
         layout: TallLayout,
         left: TallLayout,
         split: &MemorySplit,
-        is_only: bool,
+        by_columns: Option<usize>,
     ) -> Option<(usize, Need)> {
+        let is_only = by_columns.is_none();
         // The widest for each number of passes, as long as these are few.
         let few = (1..=CHUNKS.len()).map(|passes| self.count.div_ceil(passes));
         let least = self.count.div_ceil(CHUNKS.len());
         let many = CHUNKS.into_iter().filter(|&chunk| chunk < least);
-        few.filter(|&chunk| chunk <= CHUNKS[0])
-            .chain(many)
+        let all = few.filter(|&chunk| chunk <= CHUNKS[0]).chain(many);
+        let all = all
+            .filter(|&chunk| Some(chunk) > by_columns)
             .filter_map(|chunk| Some((chunk, self.end_by_rows(layout, left, chunk, is_only)?)))
-            .find(|(_, end)| end.fits(split, !is_only) && end.bytes() <= split.free())
+            .filter(|(_, end)| end.fits(split, !is_only));
+        let all: Vec<_> = all.collect();
+        let modest = all
+            .iter()
+            .find(|(_, end)| split.leaves_a_quarter(end.bytes()));
+        modest.or(all.first()).copied()
     }
 
     /// Where left vectors may lie, how many are made at once, and whether there must be room for
@@ -216,7 +241,7 @@ fn blocks_bytes(rows: usize, columns: usize) -> u64 {
 }
 
 /// A square matrix of as many columns.
-pub(super) fn square_bytes(columns: usize) -> u64 {
+fn square_bytes(columns: usize) -> u64 {
     (8 * columns * columns) as u64
 }
 
@@ -224,28 +249,28 @@ pub(super) fn square_bytes(columns: usize) -> u64 {
 /// block is along the basis.
 fn small_bytes(capacity: usize, block: usize) -> u64 {
     let sums = 8 * SUMS * (capacity + block) * block;
-    3 * square_bytes(capacity) + (sums + kernels::thread_bytes::<f64>(capacity)) as u64
+    3 * square_bytes(capacity) + sums as u64
 }
 
-/// What finding these takes beside them, where nothing passes by.
+/// What eigenvectors of a basis of so many columns take while they are found, beyond two of the square
+/// matrices that are held; where nothing passes by.
 pub(super) fn ritz_bytes(columns: usize) -> u64 {
-    let packed = kernels::thread_bytes::<f64>(columns);
-    let found = kernels::eigh_scratch_bytes::<f64>(columns, columns) - packed;
-    (found as u64).saturating_sub(2 * square_bytes(columns))
+    beyond(
+        kernels::eigh_scratch_bytes::<f64>(columns, columns),
+        columns,
+        2,
+    )
 }
 
-/// What makes left vectors orthonormal, at most: sums of lanes, or factors and their singular vectors;
-/// and what the thread keeps since it found eigenvectors of a basis of `capacity` columns.
-fn factors_bytes(columns: usize, capacity: usize) -> u64 {
-    let kept = [columns, capacity].map(kernels::thread_bytes::<f64>);
-    FACTORS * square_bytes(columns) + kept.iter().sum::<usize>() as u64
-}
-
-/// What singular vectors of a factor take beside `held` square matrices of those, where nothing passes
-/// by.
+/// The same of singular vectors of a factor, beyond `held` square matrices.
 pub(super) fn svd_bytes(count: usize, held: u64) -> u64 {
-    let found = kernels::svd_scratch_bytes::<f64>(count) - kernels::thread_bytes::<f64>(count);
-    (found as u64).saturating_sub(held * square_bytes(count))
+    beyond(kernels::svd_scratch_bytes::<f64>(count), count, held)
+}
+
+/// What the thread keeps is held all the time.
+fn beyond(scratch: usize, columns: usize, held: u64) -> u64 {
+    let passing = (scratch - kernels::thread_bytes::<f64>(columns)) as u64;
+    passing.saturating_sub(held * square_bytes(columns))
 }
 
 /// Budgets beyond this one have larger states and panels of passes: what is enough for these too.
@@ -327,9 +352,13 @@ impl Planned {
                 least = least.min(search.bytes());
                 continue;
             }
-            let course = Course {
+            // Of the basis while it grows, and of its vectors at the end.
+            let course = |ends: [Need; 2]| Course {
                 block,
-                layout: widened(layout, block, search.bases + search.blocks),
+                layout: {
+                    let held = ends.map(|end| end.held()).into_iter();
+                    widened(layout, block, held.fold(search.held(), u64::max))
+                },
                 accuracy,
             };
             let mut least_end = u64::MAX;
@@ -340,37 +369,38 @@ impl Planned {
                     least_end = least_end.min(needed);
                     continue;
                 }
-                if needed > split.free() {
-                    return Err(refused(needed));
-                }
                 let by_rows = left
                     .filter(|left| !left.in_memory)
-                    .and_then(|left| needs.widest_by_rows(layout, left, &split, false))
-                    .filter(|(wider, _)| *wider > chunk);
-                let by_rows_bytes = by_rows.map_or(0, |(_, end)| end.bytes());
+                    .and_then(|left| needs.widest_by_rows(layout, left, &split, Some(chunk)));
+                let rows_end = by_rows.map_or(end, |(_, end)| end);
+                let needed_bytes = needed.max(rows_end.bytes());
+                if needed_bytes > split.free() {
+                    return Err(refused(needed_bytes));
+                }
                 return Ok(Planned {
-                    course,
+                    course: course([end, rows_end]),
                     blocks_bytes: search.blocks,
-                    left: left.map(|layout| widened(layout, chunk, end.bases + end.blocks)),
+                    kept_bytes: needs.kept_bytes(layout),
+                    left: left
+                        .map(|layout| widened(layout, chunk, end.held().max(rows_end.held()))),
                     by_columns: Some(chunks((chunk, end))),
                     by_rows: by_rows.map(chunks),
-                    needed_bytes: needed.max(by_rows_bytes),
+                    needed_bytes,
                 });
             }
             let left = needs
                 .left
                 .map(|(rows, _)| TallLayout::in_scratch(real, rows, count));
             let by_rows = left.and_then(|left| {
-                let found = needs.widest_by_rows(layout, left, &split, true);
+                let found = needs.widest_by_rows(layout, left, &split, None);
                 found.map(|(chunk, end)| (left, chunk, end))
             });
-            if let (None, Some((left, chunk, end))) = (&only_by_rows, by_rows)
-                && search.bytes() <= split.free()
-            {
+            if let (None, Some((left, chunk, end))) = (&only_by_rows, by_rows) {
                 only_by_rows = Some(Planned {
-                    course,
+                    course: course([end, end]),
                     blocks_bytes: search.blocks,
-                    left: Some(widened(left, count, end.bases + end.blocks)),
+                    kept_bytes: needs.kept_bytes(layout),
+                    left: Some(widened(left, count, end.held())),
                     by_columns: None,
                     by_rows: Some(chunks((chunk, end))),
                     needed_bytes: search.bytes().max(end.bytes()),
@@ -378,7 +408,13 @@ impl Planned {
             }
             least = least.min(least_end);
         }
-        only_by_rows.ok_or_else(|| refused(enough(least)))
+        match only_by_rows {
+            Some(planned) if planned.needed_bytes > split.free() => {
+                Err(refused(planned.needed_bytes))
+            }
+            Some(planned) => Ok(planned),
+            None => Err(refused(enough(least))),
+        }
     }
 
     /// What `explain` says. For each vector that is found there are `products_after` passes of `own_bytes` more.

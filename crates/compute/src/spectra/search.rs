@@ -18,7 +18,6 @@
 //! Krylov method (Musco and Musco, NeurIPS 2015), which needs the fewest passes.
 
 use outcore_core::{Error, RealType, Result, Session, Stage};
-use outcore_device::trim_heap;
 use outcore_kernels as kernels;
 use outcore_kernels::{Eigen, Mat, MatRef, swap_cols_idx};
 
@@ -444,8 +443,6 @@ impl<'a, O: Operator> Search<'a, O> {
     /// All eigenpairs of what the basis sees, the wanted ones first.
     fn ritz(&self, stage: &Stage) -> Result<Eigen<f64>> {
         let columns = self.imaged;
-        // The allocator keeps what was freed, and in no shape that these have.
-        trim_heap();
         let held = stage.reserve("eigenvectors of what the basis sees", ritz_bytes(columns))?;
         let mut eigen = kernels::eigh(self.seen.as_ref().submatrix(0, 0, columns, columns), None)?;
         drop(held);

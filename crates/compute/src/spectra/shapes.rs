@@ -19,7 +19,8 @@ fn wide_block(count: usize) -> usize {
     count + (count / 10).max(8)
 }
 
-/// Columns of a product where the basis lies in scratch and is as much longer: it is read for each.
+/// Columns of a product where eight times as many pairs are wanted: A, and a basis in scratch, are read
+/// fewer times.
 const WIDER: [usize; 2] = [64, 32];
 
 /// Tolerances from this one on are reached in few passes.
@@ -40,16 +41,6 @@ pub(super) struct Shape {
     pub(super) at_ease: bool,
 }
 
-impl Shape {
-    fn in_scratch(self, at_ease: bool) -> Shape {
-        Shape {
-            in_memory: false,
-            at_ease,
-            ..self
-        }
-    }
-}
-
 /// Best first.
 pub(super) fn shapes<O: Operator>(
     order: usize,
@@ -61,28 +52,31 @@ pub(super) fn shapes<O: Operator>(
         operator,
         options,
     };
-    let [mut first, last] = match (options.block, options.method) {
+    let [first, mut long, short] = match (options.block, options.method) {
         (Some(block), Method::Randomized) => {
             let basis = WIDE_BLOCKS * block;
             [
                 all.anywhere([all.shape(block, basis, options.count)]),
                 vec![],
+                vec![],
             ]
         }
         (Some(block), _) => [
+            vec![],
             all.anywhere([all.long(block, BLOCKS_BEYOND)]),
             all.anywhere([all.short(block, 0)]),
         ],
-        (None, Method::Randomized) => [all.anywhere([all.wide()]), vec![]],
+        (None, Method::Randomized) => [all.anywhere([all.wide()]), vec![], vec![]],
         (None, method) => {
             let is_dear = options.tolerance >= LOOSE && takes_less_wide(operator, options);
             let is_wide = method == Method::Auto && (is_dear || options.known.is_some());
-            [all.long_ones(is_wide), all.short_ones()]
+            let wide = is_wide.then(|| all.wide()).into_iter();
+            [wide.collect(), all.long_ones(), all.short_ones()]
         }
     };
     // Stable: where it is not known what products take, the widest block in memory is the best.
-    first.sort_by(|one, other| all.seconds(one).total_cmp(&all.seconds(other)));
-    first.into_iter().chain(last).collect()
+    long.sort_by(|one, other| all.seconds(one).total_cmp(&all.seconds(other)));
+    [first, long, short].concat()
 }
 
 struct Shapes<'a, O> {
@@ -119,33 +113,28 @@ impl<O: Operator> Shapes<'_, O> {
         self.shape(block, WIDE_BLOCKS * block, 0)
     }
 
-    /// In memory, or else in scratch; but wide blocks are for a basis in memory, unless they are asked for.
-    fn anywhere<const N: usize>(&self, shapes: [Shape; N]) -> Vec<Shape> {
-        let SpectrumOptions { method, block, .. } = self.options;
-        let is_asked = *method == Method::Randomized || block.is_some();
-        let narrow = shapes
-            .iter()
-            .filter(|shape| is_asked || shape.block <= BLOCK);
-        let in_scratch = narrow
-            .map(|shape| shape.in_scratch(false))
-            .collect::<Vec<_>>();
-        shapes.into_iter().chain(in_scratch).collect()
+    /// In memory, or else in scratch.
+    fn anywhere(&self, shapes: impl IntoIterator<Item = Shape>) -> Vec<Shape> {
+        let is_asked = self.options.method == Method::Randomized || self.options.block.is_some();
+        let in_memory: Vec<Shape> = shapes.into_iter().collect();
+        // Blocks that are wider than they need be are for where there is room.
+        let in_scratch = in_memory.iter().map(|shape| Shape {
+            in_memory: false,
+            at_ease: shape.block > BLOCK && !is_asked,
+            ..*shape
+        });
+        in_memory.iter().copied().chain(in_scratch).collect()
     }
 
-    /// Blocks for which a basis in scratch is read fewer times.
     fn wider(&self) -> impl Iterator<Item = usize> + use<O> {
         let count = self.options.count;
         WIDER.into_iter().filter(move |block| 8 * block <= count)
     }
 
-    fn long_ones(&self, is_wide: bool) -> Vec<Shape> {
-        let wide = is_wide.then(|| self.wide()).into_iter();
-        let narrow = [(BLOCK, BLOCKS_BEYOND), (8, BLOCKS_BEYOND), (4, 3)];
-        let narrow = narrow.map(|(block, beyond)| self.long(block, beyond));
-        let wider = self.wider().map(|block| self.long(block, BLOCKS_BEYOND));
-        wide.chain(self.anywhere(narrow))
-            .chain(wider.map(|shape| shape.in_scratch(true)))
-            .collect()
+    fn long_ones(&self) -> Vec<Shape> {
+        let wider = self.wider().map(|block| (block, BLOCKS_BEYOND));
+        let all = wider.chain([(BLOCK, BLOCKS_BEYOND), (8, BLOCKS_BEYOND), (4, 3)]);
+        self.anywhere(all.map(|(block, beyond)| self.long(block, beyond)))
     }
 
     /// What the square of the basis takes is much where pairs are many: there are lengths in between for them.
@@ -155,17 +144,14 @@ impl<O: Operator> Shapes<'_, O> {
         let between = spares
             .filter(|spare| *spare >= 2 * WIDER[0])
             .flat_map(|spare| {
-                let wider = self
-                    .wider()
-                    .map(move |block| self.short(block, spare).in_scratch(true));
-                wider.chain(self.anywhere([BLOCK, 8].map(|block| self.short(block, spare))))
+                let blocks = self.wider().chain([BLOCK, 8]);
+                self.anywhere(blocks.map(move |block| self.short(block, spare)))
             });
-        between
-            .chain(self.anywhere([8, 4, 2, 1].map(|block| self.short(block, 0))))
-            .collect()
+        let least = self.anywhere([8, 4, 2, 1].map(|block| self.short(block, 0)));
+        between.chain(least).collect()
     }
 
-    /// Of products and of reading the basis; wide blocks are there only where they are best.
+    /// Of products and of reading the basis.
     fn seconds(&self, shape: &Shape) -> f64 {
         let Shape {
             block,
@@ -173,13 +159,10 @@ impl<O: Operator> Shapes<'_, O> {
             in_memory,
             ..
         } = *shape;
+        let products_s = products_s(self.operator, self.options, block);
         match in_memory {
-            true if block > BLOCK => 0.0,
-            true => products_s(self.operator, self.options, block),
-            false => {
-                products_s(self.operator, self.options, block)
-                    + basis_s(self.operator, self.options, block, basis)
-            }
+            true => products_s,
+            false => products_s + basis_s(self.operator, self.options, block, basis),
         }
     }
 }

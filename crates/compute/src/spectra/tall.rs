@@ -602,17 +602,18 @@ impl Tall {
             .collect())
     }
 
-    /// All columns, each multiplied by its factor: in memory, one after another, or in scratch.
+    /// All columns, each multiplied by its factor: in memory, one after another, with what these take,
+    /// or in scratch.
     pub(super) fn finish(
         self,
         factors: Vec<f64>,
         dtype: DType,
         stage: &mut Stage,
-    ) -> Result<Vectors> {
+    ) -> Result<(Vectors, Option<Reservation>)> {
         let (rows, columns) = (self.rows, self.used);
         assert_eq!(factors.len(), columns);
         if let Storage::Memory(panels, held) = self.storage {
-            let _values = stage.reserve("vectors", 8 * (rows * columns) as u64)?;
+            let made_held = stage.reserve("vectors", 8 * (rows * columns) as u64)?;
             let mut values = vec![0.0; rows * columns];
             let mut made = Mat::new();
             for (range, panel) in self.cut.panels().zip(panels.iter()) {
@@ -625,11 +626,12 @@ impl Tall {
                 }
             }
             drop(held);
-            return Ok(Vectors::Memory {
+            let vectors = Vectors::Memory {
                 values,
                 rows,
                 columns,
-            });
+            };
+            return Ok((vectors, Some(made_held)));
         }
         let shape = [rows as u64, columns as u64];
         let made = Array::temporary(&self.session, dtype, &shape, Order::Column)?;
@@ -667,7 +669,7 @@ impl Tall {
         }
         let fraction = stage.fraction();
         stage.run(plan, fraction)?;
-        Ok(Vectors::Scratch(made))
+        Ok((Vectors::Scratch(made), None))
     }
 }
 
@@ -748,7 +750,7 @@ mod tests {
             tall.shrink();
             let rotated = tall.columns(0..7, stage)?;
             let signs = tall.signs(stage)?;
-            Ok((sum, rotated, tall.finish(signs, DType::F64, stage)?))
+            Ok((sum, rotated, tall.finish(signs, DType::F64, stage)?.0))
         });
         let (sum, rotated, finished) = job.expect("it fits").run().expect("nothing can fail");
         let finished = by_columns(&finished);

@@ -5,12 +5,11 @@
 //! as accurate as products are, those near zero included, of which A^T A V keeps half the digits.
 
 use outcore_core::{Result, Session, Stage};
-use outcore_device::trim_heap;
 use outcore_engine::Reservation;
 use outcore_kernels as kernels;
 use outcore_kernels::{Mat, MatRef, Svd, swap_cols_idx};
 
-use super::course::{Chunks, FACTORS, Planned, square_bytes, svd_bytes};
+use super::course::{Chunks, FACTORS, Planned, svd_bytes};
 use super::orthonormal::{Noise, append};
 use super::search::Found;
 use super::tall::{Tall, TallLayout};
@@ -126,7 +125,7 @@ fn by_rows<O: Operator>(
     // Noise has no image. What A^T makes of it, beyond all that A makes of V, is no longer than what
     // noise is in the place of.
     residuals[..lost].fill(lost_length);
-    held.shrink(square_bytes(count));
+    held.shrink((8 * (count + lost) * count) as u64);
     Ok(Some(Left {
         left,
         held: Some(held),
@@ -139,9 +138,10 @@ fn by_rows<O: Operator>(
 struct Factors {
     /// R.
     factor: Mat<f64>,
-    /// Squares of the lengths of its columns, and of its rows where columns are of unit length: what A V
-    /// times is Q is its transpose over both.
-    squares: [Vec<f64>; 2],
+    /// Of its columns.
+    lengths: Vec<f64>,
+    /// Of the lengths of its rows where columns are of unit length.
+    squares: Vec<f64>,
     /// Where noise has the place of some columns: Q is A V, and noise beside it, times the first; the
     /// second is left to do of that.
     with_noise: Option<[Mat<f64>; 2]>,
@@ -168,18 +168,14 @@ impl Factors {
             .filter(|&at| eigen.values[at] > DEPENDENT)
             .collect();
         // R = E^1/2 Y^T D where the unit Gram matrix is Y E Y^T.
-        let (mut factor, mut squares) =
-            (Mat::zeros(count, count), [0, 1].map(|_| vec![1.0; count]));
+        let (mut factor, mut squares) = (Mat::zeros(count, count), vec![1.0; count]);
         for (at, &direction) in kept.iter().enumerate() {
             let square = eigen.values[direction];
-            squares[1][at] = square;
+            squares[at] = square;
             for (of_known, &column) in known.iter().enumerate() {
                 let along = eigen.vectors[(of_known, direction)];
                 factor[(at, column)] = square.sqrt() * along * lengths[column];
             }
-        }
-        for &column in &known {
-            squares[0][column] = lengths[column].powi(2);
         }
         let is_independent = eigen.values.iter().all(|square| *square > INDEPENDENT);
         let dropped = if kept.len() < known.len() {
@@ -188,21 +184,26 @@ impl Factors {
             0.0
         };
         let short = lengths.iter().filter(|length| **length <= least);
+        let lost_length = short.fold(dropped, |a, b| a.max(*b));
         Ok(Factors {
             factor,
+            lengths,
             squares,
             with_noise: None,
             are_told: is_independent && known.len() == count,
             lost: count - kept.len(),
-            lost_length: short.fold(dropped, |a, b| a.max(*b)),
+            lost_length,
         })
     }
 
     /// What A V times is Q; columns that are lost are zero.
     fn inverse(&self) -> Mat<f64> {
-        let [columns, rows] = &self.squares;
-        Mat::from_fn(columns.len(), rows.len(), |column, at| {
-            self.factor[(at, column)] / (columns[column] * rows[at])
+        Mat::from_fn(self.lengths.len(), self.squares.len(), |column, at| {
+            let length = self.lengths[column];
+            match self.factor[(at, column)] {
+                0.0 => 0.0,
+                along => along / self.squares[at] / length / length,
+            }
         })
     }
 
@@ -262,8 +263,6 @@ fn inverse_root(gram: MatRef<'_, f64>) -> Result<Mat<f64>> {
 /// there for them.
 fn ascending(factor: &Mat<f64>, held: u64, stage: &Stage) -> Result<Svd<f64>> {
     let count = factor.nrows();
-    // The allocator keeps what was freed, and in no shape that these have.
-    trim_heap();
     let reserved = stage.reserve("singular vectors of a factor", svd_bytes(count, held))?;
     let mut found = kernels::svd(factor.as_ref())?;
     drop(reserved);
