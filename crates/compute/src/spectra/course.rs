@@ -15,7 +15,7 @@ use super::{SearchFacts, SpectrumOptions};
 use crate::operator::Operator;
 
 /// The square matrices that make left vectors orthonormal, at most.
-pub(super) const FACTORS: u64 = 6;
+const FACTORS: u64 = 6;
 
 /// Columns of products that are made when the vectors are known.
 const CHUNKS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
@@ -144,7 +144,10 @@ impl Needs<'_> {
         let held = bases.iter().map(|layout| layout.held_bytes(count));
         let [small, found] = match self.left {
             // A factor and its singular vectors.
-            Some(_) => [small_bytes(count, chunk), svd_bytes(count, 2)],
+            Some(_) => [
+                small_bytes(count, chunk),
+                svd_bytes(count, 2 * square_bytes(count)),
+            ],
             None => [0, 0],
         };
         let blocks = blocks_bytes(self.order + rows, chunk) + small;
@@ -177,7 +180,10 @@ impl Needs<'_> {
         };
         let passing = [layout, made, images].map(|layout| layout.passing_bytes(all));
         let products = rows.max((self.products)(chunk));
-        let blocks = blocks_bytes(self.order, chunk) + FACTORS * square_bytes(all);
+        // While A V is made, and residuals, of which left vectors are still to be multiplied; and what
+        // makes these orthonormal.
+        let products_blocks = blocks_bytes(self.order, chunk) + square_bytes(all);
+        let blocks = products_blocks.max(FACTORS * square_bytes(all));
         let finish = self.finish_bytes(&[layout, left]) + square_bytes(all);
         Some(Need {
             bases: layout.held_bytes(count) + left.held_bytes(count) + self.kept_bytes(layout),
@@ -186,7 +192,7 @@ impl Needs<'_> {
                 .into_iter()
                 .fold(products, u64::max)
                 .max(finish.saturating_sub(blocks))
-                .max(svd_bytes(count, FACTORS - 1)),
+                .max(svd_bytes(count, blocks - square_bytes(count))),
         })
     }
 
@@ -241,7 +247,7 @@ fn blocks_bytes(rows: usize, columns: usize) -> u64 {
 }
 
 /// A square matrix of as many columns.
-fn square_bytes(columns: usize) -> u64 {
+pub(super) fn square_bytes(columns: usize) -> u64 {
     (8 * columns * columns) as u64
 }
 
@@ -255,22 +261,16 @@ fn small_bytes(capacity: usize, block: usize) -> u64 {
 /// What eigenvectors of a basis of so many columns take while they are found, beyond two of the square
 /// matrices that are held; where nothing passes by.
 pub(super) fn ritz_bytes(columns: usize) -> u64 {
-    beyond(
-        kernels::eigh_scratch_bytes::<f64>(columns, columns),
-        columns,
-        2,
-    )
+    let found = kernels::eigh_scratch_bytes::<f64>(columns, columns);
+    let passing = (found - kernels::thread_bytes::<f64>(columns)) as u64;
+    passing.saturating_sub(2 * square_bytes(columns))
 }
 
-/// The same of singular vectors of a factor, beyond `held` square matrices.
+/// The same of singular vectors of a factor, beyond bytes that are held for them.
 pub(super) fn svd_bytes(count: usize, held: u64) -> u64 {
-    beyond(kernels::svd_scratch_bytes::<f64>(count), count, held)
-}
-
-/// What the thread keeps is held all the time.
-fn beyond(scratch: usize, columns: usize, held: u64) -> u64 {
-    let passing = (scratch - kernels::thread_bytes::<f64>(columns)) as u64;
-    passing.saturating_sub(held * square_bytes(columns))
+    let found = kernels::svd_scratch_bytes::<f64>(count);
+    let passing = (found - kernels::thread_bytes::<f64>(count)) as u64;
+    passing.saturating_sub(held)
 }
 
 /// Budgets beyond this one have larger states and panels of passes: what is enough for these too.

@@ -9,7 +9,7 @@ use outcore_engine::Reservation;
 use outcore_kernels as kernels;
 use outcore_kernels::{Mat, MatRef, Svd, swap_cols_idx};
 
-use super::course::{Chunks, FACTORS, Planned, svd_bytes};
+use super::course::{Chunks, Planned, square_bytes, svd_bytes};
 use super::orthonormal::{Noise, append};
 use super::search::Found;
 use super::tall::{Tall, TallLayout};
@@ -108,7 +108,8 @@ fn by_rows<O: Operator>(
     if !factors.are_told {
         factors = factors.with_noise(&mut left, stage)?;
     }
-    let small = ascending(&factors.factor, FACTORS - 1, stage)?;
+    let for_others = chunks.blocks_bytes - square_bytes(count);
+    let small = ascending(&factors.factor, for_others, stage)?;
     let (lost, lost_length) = (factors.lost, factors.lost_length);
     let (of_images, of_rows) = factors.rotated(small.left);
     left.rotate(of_rows.as_ref().unwrap_or(&of_images).as_ref(), 0..0, stage)?;
@@ -259,8 +260,7 @@ fn inverse_root(gram: MatRef<'_, f64>) -> Result<Mat<f64>> {
     }))
 }
 
-/// The singular values and vectors of a factor, the smallest first; memory of `held` matrices like it is
-/// there for them.
+/// The singular values and vectors of a factor, the smallest first; `held` bytes are there for them.
 fn ascending(factor: &Mat<f64>, held: u64, stage: &Stage) -> Result<Svd<f64>> {
     let count = factor.nrows();
     let reserved = stage.reserve("singular vectors of a factor", svd_bytes(count, held))?;
@@ -311,7 +311,7 @@ fn column_by_column<O: Operator>(
             .copy_from(&appended.coupling);
         stage.reach(0.9 + 0.05 * columns.end as f64 / count as f64);
     }
-    let small = ascending(&factor, 2, stage)?;
+    let small = ascending(&factor, 2 * square_bytes(count), stage)?;
     drop(factor);
     left.rotate(small.left.as_ref(), 0..0, stage)?;
     found.vectors.rotate(small.right.as_ref(), 0..0, stage)?;
