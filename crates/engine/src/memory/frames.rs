@@ -133,7 +133,13 @@ impl Frames {
         };
         self.registered.leaves(&range);
         range.give_back();
-        self.of_frame(&range).bare.put(range);
+        let bare = &mut self.of_frame(&range).bare;
+        bare.put(range);
+        // Address space without pages has page tables: what is too short for the frames of later runs
+        // would grow with their number.
+        while bare.bytes > ADDRESSES as u64 {
+            drop(bare.take_whole(usize::MAX));
+        }
         true
     }
 
@@ -321,4 +327,26 @@ impl Ranges {
 fn bounds(range: &Buf) -> Range<usize> {
     let start = range.as_ptr() as usize;
     start..start + range.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_space_without_pages_does_not_grow_with_the_number_of_frames() {
+        let mut frames = Frames::default();
+        for number in 0..300u64 {
+            // Of units that are longer each time, so that no earlier range is long enough.
+            let size = UNIT as u64 * (1 + number);
+            let frame = frames
+                .fresh(size, size, FrameUse::Internal)
+                .expect("there is address space");
+            assert_eq!(frame.len() as u64, size);
+            frames.keep(frame);
+            while frames.give_back_units(size) {}
+            assert!(frames.internal.bare.bytes <= ADDRESSES as u64);
+        }
+        assert_eq!(frames.empty_bytes(), 0);
+    }
 }
