@@ -169,7 +169,7 @@ impl MemorySplit {
         bytes <= self.budget / 8 * 7 && bytes + passing_bytes() <= self.budget / 16 * 15
     }
 
-    /// Whether so much leaves a quarter of the budget.
+    /// Whether `bytes` leave a quarter of the budget.
     pub fn leaves_a_quarter(&self, bytes: u64) -> bool {
         bytes <= self.budget / 4 * 3
     }

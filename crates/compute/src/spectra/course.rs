@@ -196,8 +196,8 @@ impl Needs<'_> {
         })
     }
 
-    /// How many left vectors are made at once where they go to scratch row by row, more than `by_columns`:
-    /// so many that others have room too, if there is such a number.
+    /// The left vectors of a product where they go to scratch row by row, more than `by_columns`: the
+    /// largest number that leaves a quarter of the budget, or else the largest that fits.
     fn widest_by_rows(
         &self,
         layout: TallLayout,
@@ -258,7 +258,7 @@ fn small_bytes(capacity: usize, block: usize) -> u64 {
     3 * square_bytes(capacity) + sums as u64
 }
 
-/// What eigenvectors of a basis of so many columns take while they are found, beyond two of the square
+/// What eigenvectors of a basis of `columns` columns take while they are found, beyond two of the square
 /// matrices that are held; where nothing passes by.
 pub(super) fn ritz_bytes(columns: usize) -> u64 {
     let found = kernels::eigh_scratch_bytes::<f64>(columns, columns);

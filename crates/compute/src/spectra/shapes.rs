@@ -86,7 +86,7 @@ struct Shapes<'a, O> {
 }
 
 impl<O: Operator> Shapes<'_, O> {
-    /// In memory, of so many columns, unless the caller says how many: three blocks more than `least` at the least.
+    /// In memory, with `basis` columns unless `options.basis` overrides it; at least `least` and three blocks.
     fn shape(&self, block: usize, basis: usize, least: usize) -> Shape {
         let block = block.min(self.order);
         Shape {
