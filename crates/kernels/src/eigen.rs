@@ -9,10 +9,18 @@
 //! were checked.
 #![forbid(unsafe_code)]
 
-use crate::{Blas, Error, Real, first_non_finite, gemm};
+use crate::{Blas, Error, Real, RealType, first_non_finite, gemm};
+use faer::diag::{Diag, DiagMut};
 use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::linalg::evd::{ComputeEigenvectors, self_adjoint_evd, self_adjoint_evd_scratch};
-use faer::{Mat, MatMut, MatRef, Par};
+use faer::linalg::evd::tridiag::tridiag_in_place;
+use faer::linalg::evd::{
+    ComputeEigenvectors, EvdError, self_adjoint_evd_scratch, tridiagonal_self_adjoint_evd,
+};
+use faer::linalg::householder::apply_block_householder_sequence_on_the_left_in_place_with_conj;
+use faer::linalg::qr::no_pivoting::factor::recommended_block_size;
+use faer::linalg::temp_mat_zeroed;
+use faer::mat::AsMatMut;
+use faer::{Conj, Mat, MatMut, MatRef, Par};
 
 /// Most memory that faer packs into: it reserves twice the last-level cache a thread and touches at
 /// most half of that.
@@ -94,16 +102,13 @@ pub fn eigh<T: Real>(c: MatRef<'_, T>, k: Option<usize>) -> Result<Eigen<T>, Err
             vectors: Mat::new(),
         });
     }
-    let (mut values, mut vectors) = (faer::diag::Diag::<T>::zeros(n), Mat::<T>::zeros(n, n));
+    let (mut values, mut vectors) = (Diag::<T>::zeros(n), Mat::<T>::zeros(n, n));
     let mut memory = MemBuffer::new(evd_scratch::<T>(n));
-    let stack = MemStack::new(&mut memory);
-    self_adjoint_evd(
+    ascending(
         c,
         values.as_mut(),
-        Some(vectors.as_mut()),
-        Par::Seq,
-        stack,
-        Default::default(),
+        vectors.as_mut(),
+        MemStack::new(&mut memory),
     )
     .map_err(|error| not_converged(format!("{error:?}")))?;
     drop(memory);
@@ -115,11 +120,81 @@ pub fn eigh<T: Real>(c: MatRef<'_, T>, k: Option<usize>) -> Result<Eigen<T>, Err
     })
 }
 
+/// All eigenvalues, the smallest first, and their vectors. Between its two halves, the matrix is scaled as
+/// LAPACK's `dstedc` does: divide and conquer in faer leaves out couplings by what they are beside 1.
+fn ascending<T: Real>(
+    c: MatRef<'_, T>,
+    mut values: DiagMut<'_, T>,
+    mut vectors: MatMut<'_, T>,
+    stack: &mut MemStack,
+) -> Result<(), EvdError> {
+    let n = c.nrows();
+    let width = recommended_block_size::<T>(n, n);
+    let (mut reduced, stack) = temp_mat_zeroed::<T, _, _>(n, n, stack);
+    let (mut reflectors, stack) = temp_mat_zeroed::<T, _, _>(width, n - 1, stack);
+    let (mut reduced, mut reflectors) = (reduced.as_mat_mut(), reflectors.as_mat_mut());
+    reduced.copy_from_triangular_lower(c);
+    let parameters = Default::default();
+    tridiag_in_place(
+        reduced.as_mut(),
+        reflectors.as_mut(),
+        Par::Seq,
+        stack,
+        parameters,
+    );
+    let (mut diagonal, mut below) = (Diag::<T>::zeros(n), Diag::<T>::zeros(n));
+    for i in 0..n {
+        diagonal[i] = reduced[(i, i)];
+        below[i] = if i + 1 < n {
+            reduced[(i + 1, i)]
+        } else {
+            T::ZERO
+        };
+    }
+    let largest = [&diagonal, &below].map(|part| part.column_vector().norm_max().f64());
+    let exponent = exponent::<T>(largest[0].max(largest[1]));
+    let scale = |part: DiagMut<'_, T>, exponent: f64| {
+        let power = T::of(exponent.exp2());
+        let elements = part.column_vector_mut();
+        elements.iter_mut().for_each(|element| *element *= power);
+    };
+    scale(diagonal.as_mut(), -exponent);
+    scale(below.as_mut(), -exponent);
+    tridiagonal_self_adjoint_evd(
+        diagonal.as_ref(),
+        below.as_ref(),
+        values.as_mut(),
+        Some(vectors.as_mut()),
+        Par::Seq,
+        stack,
+        Default::default(),
+    )?;
+    scale(values, exponent);
+    apply_block_householder_sequence_on_the_left_in_place_with_conj(
+        reduced.as_ref().submatrix(1, 0, n - 1, n - 1),
+        reflectors.as_ref(),
+        Conj::No,
+        vectors.subrows_mut(1, n - 1),
+        Par::Seq,
+        stack,
+    );
+    Ok(())
+}
+
+/// A number lies between 2 to this and twice that, as far as the type has both powers.
+fn exponent<T: Real>(number: f64) -> f64 {
+    let most = match T::DTYPE {
+        RealType::F32 => 120.0,
+        RealType::F64 => 1000.0,
+    };
+    number.log2().floor().clamp(-most, most)
+}
+
 /// Bytes that [`eigh`] allocates at its peak for an n x n matrix and k pairs, the result included.
 pub fn eigh_scratch_bytes<T: Real>(n: usize, k: usize) -> usize {
     // faer rounds columns up to whole cache lines of the longest size.
     let column = (n + 16) * size_of::<T>();
-    let square = n * column + column;
+    let square = n * column + 3 * column;
     let result = k * column;
     square + result.max(evd_scratch::<T>(n).unaligned_bytes_required()) + thread_bytes::<T>(n)
 }

@@ -239,3 +239,20 @@ fn an_error_of_the_product_ends_the_search() {
         (1, "test did not converge: cancelled")
     );
 }
+
+#[test]
+fn eigenvectors_do_not_depend_on_the_unit_of_the_matrix() {
+    let n = 300;
+    let half = random(n, n, 3);
+    let c = &half * half.transpose();
+    for exponent in [-400i32, -40, -20, 0, 20, 40, 400] {
+        let scaled = Mat::from_fn(n, n, |i, j| c[(i, j)] * f64::from(exponent).exp2());
+        check(&scaled, &eigh(scaled.as_ref(), None).unwrap(), 0.0);
+        if exponent.abs() < 100 {
+            let narrow = as_type::<f32>(&scaled);
+            check(&narrow, &eigh(narrow.as_ref(), None).unwrap(), 0.0);
+        }
+    }
+    let none = Mat::<f64>::zeros(n, n);
+    check(&none, &eigh(none.as_ref(), None).unwrap(), 0.0);
+}
