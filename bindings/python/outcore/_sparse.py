@@ -20,7 +20,7 @@ from ._selection import Lists, is_list, mesh_of, numbers_of
 from ._session import Session, Stored, absolute, default_session
 from ._settings import PathLike, full_path
 from ._units import check_room, show_bytes
-from .errors import ArgumentError, CorruptError, DTypeError, MissingError, NoMemoryError, ShapeError
+from .errors import ArgumentError, CorruptError, DTypeError, MissingError, NoMemoryError, OverBudgetError, ShapeError
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_matrix, csr_matrix
@@ -39,6 +39,9 @@ GAP_BYTES = 64 << 10
 
 SPAN_BYTES = 16 << 20
 """Of rows that are read together, at most."""
+
+STRING_BYTES = 64
+"""Of a string and its place in a list, besides its characters."""
 
 
 class Sparse(Stored[_native.SparseMatrix]):
@@ -458,21 +461,34 @@ class Sparse(Stored[_native.SparseMatrix]):
         return rows
 
     def vocabulary(self) -> list[str] | None:
-        """The word of each column, if they were imported with the matrix."""
+        """The word of each column, if they were imported with the matrix.
+
+        Raises
+        ------
+        OverBudgetError
+            For one whose strings are more than the budget.
+        """
         return self._list("vocabulary.txt")
 
     def classes(self) -> list[str] | None:
         """The names of the labels, if they were imported with the matrix: a label is an index into this list."""
         return self._list("classes.txt")
 
-    def _list(self, name: str) -> list[str] | None:
+    def _list(self, name: str, session: Session | None = None) -> list[str] | None:
+        """Lines of a file beside the matrix, within the budget of the session."""
         if self._path is None:
             return None
-        path = os.path.join(self._path, name)
+        path, session = os.path.join(self._path, name), self._session if session is None else session
         try:
-            data = self._session._inner.read_all(path)
+            data = session._inner.read_all(path)
         except MissingError:
             return None
+        # The bytes, all of them as one string of up to 4 bytes a character, and the strings.
+        needed, memory = 9 * len(data) + STRING_BYTES * (data.count(b"\n") + 1), session.memory
+        if needed > memory:
+            told = f"{path}: its lines take some {show_bytes(needed)} as strings; the budget is {show_bytes(memory)}"
+            raise OverBudgetError(told, needed=needed, available=memory, budget=memory)
+        session._make_room(needed)
         try:
             text = data.decode()
         except UnicodeDecodeError as error:

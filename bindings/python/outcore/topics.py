@@ -126,8 +126,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     Notes
     -----
     Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
-    2014). Holds 16 bytes a document, and in its passes up to 16 more, 16 for each document of the most frequent word, and some
-    30 for each word of each topic: all of it within the budget.
+    2014). Beside what `svds` and `KMeans` take, holds 16 bytes a document and 64 a word, in passes up to 16 more a document (24
+    while they are planned, 32 while a sample is drawn) and 16 for each document of the most frequent word; for each word of each
+    topic up to 16, or 8 in each of one to eight lanes, as many as a quarter of the budget has room for: all of it within the
+    budget. Not within it: up to 16 MiB of rows that k-means++ chooses from (or 2 n_components rows, if they are more), and the
+    model, whose `vocabulary_` is a Python list; a corpus whose words would take more than the budget as strings is refused.
 
     `explain` counts passes over documents as if thresholds left all words; of a corpus in CSR only, and without two passes over
     its copy by words.
@@ -199,6 +202,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         self._check_parameters()
         with self._fitting(X, held=self._held_bytes) as (X, session, run):
             self._check_room(X, session)
+            # Words that have no room are refused before anything is computed.
+            _words_of(X, session)
             corpus = _Corpus(X, session, run, self.compat)
             self._check_count(corpus.filled, X, f"n_samples={X.shape[0]}")
             corpus.turn()
@@ -210,7 +215,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             clusters[kept] = self._clustered(corpus, left, seed)
             del kept, left
             self._keep(corpus, clusters, computed(X))
-            self.vocabulary_ = _words_of(X)
+            self.vocabulary_ = _words_of(X, session)
         forget_checkpoint(self.checkpoint)
         return self
 
@@ -634,7 +639,7 @@ def _in_two_types(count: int, words: int, dtype: np.dtype[Any]) -> int:
     return (8 + dtype.itemsize) * count * words
 
 
-def _words_of(X: Any) -> list[str] | None:
+def _words_of(X: Any, session: Session) -> list[str] | None:
     """The vocabulary of a stored corpus, where its columns are words."""
-    words = X.vocabulary() if isinstance(X, Sparse) else None
+    words = X._list("vocabulary.txt", session) if isinstance(X, Sparse) else None
     return words if words is not None and len(words) == X.shape[1] else None

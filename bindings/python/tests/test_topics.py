@@ -313,6 +313,21 @@ def test_what_is_held_between_passes_is_within_the_budget(tmp_path: Path, monkey
     assert (TopicModel(topics, max_iter=3, tol=1e-2).fit(stored).labels_ == model.labels_).all() and explained is not None
 
 
+def test_a_vocabulary_larger_than_memory_is_refused_by_its_name(tmp_path: Path) -> None:
+    x, _, _ = planted(documents=200, words=900)
+    stored = oc.from_scipy(tmp_path / "x", x)
+    words = tmp_path / "x" / "vocabulary.txt"
+    # More than the budget, and strings that would be.
+    for length in (10_000, 1200):
+        words.write_text("\n".join(f"{at:0{length}d}" for at in range(900)))
+        for use in (TopicModel(3, memory="8MiB").fit, lambda x: oc.Session("8MiB", tmp_path).open(tmp_path / "x").vocabulary()):
+            with pytest.raises(errors.OverBudgetError, match=r"vocabulary\.txt") as caught:
+                use(stored)
+            assert caught.value.needed > 8 << 20
+    words.write_text("\n".join(map(str, range(900))))
+    assert TopicModel(3, memory="8MiB").fit(stored).vocabulary_ == [str(at) for at in range(900)]
+
+
 def test_the_bits_do_not_depend_on_threads_nor_the_topics_on_the_budget(tmp_path: Path) -> None:
     x, _, _ = planted(documents=3000, words=900)
     found = []
@@ -356,6 +371,36 @@ def test_a_sample_is_enough_for_clusters() -> None:
     assert adjusted_rand_score(labels[model.labels_ >= 0], model.labels_[model.labels_ >= 0]) > 0.95
     assert matched(model.components_, topics).max() < 0.5
     assert not np.array_equal(model.labels_, TopicModel(4, 1, sample_rate=0.3).fit(x).labels_)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_a_sample_is_drawn_with_the_odds_of_what_thresholds_leave(rate: float) -> None:
+    x, _, _ = planted(documents=1000)
+    dense = x.toarray()
+    for seed in range(3):
+        model = TopicModel(4, seed, sample_rate=rate, eps1=1 / 20).fit(x)
+        assert model.thresholds_.max() > 1
+        # Thresholds are whole numbers.
+        odds = np.rint(np.square(left_of(dense, model.thresholds_)).sum(axis=1))
+        # Those whose events come first, at these rates.
+        times = -np.log(1 - np.random.RandomState(seed).random_sample(len(dense))) / odds
+        first = np.argsort(times)[: round(rate * len(dense))]
+        np.testing.assert_array_equal(np.flatnonzero(model.labels_ >= 0), np.sort(first))
+
+
+def test_documents_with_more_words_above_thresholds_are_sampled_more_often() -> None:
+    random, has_many = np.random.default_rng(3), np.arange(800) % 2 == 0
+    x = np.zeros((800, 120))
+    for row, words in enumerate(np.where(has_many, 15, 3)):
+        # Of one length, so that values count as they are.
+        x[row, 30 * (row // 2 % 4) + random.permutation(30)[:words]] = 30 / words
+    drawn = np.zeros(800)
+    for seed in range(8):
+        model = TopicModel(4, seed, sample_rate=0.1, max_iter=1).fit(sp.csr_matrix(x))
+        drawn += model.labels_ >= 0
+    # No word is in as many documents as a higher threshold takes: odds are numbers of words, five to one.
+    assert (model.thresholds_ == 1).all() and drawn.sum() == 8 * 80
+    assert 3 < drawn[has_many].sum() / drawn[~has_many].sum() < 7
 
 
 def test_words_come_from_the_corpus(tmp_path: Path) -> None:

@@ -561,6 +561,11 @@ pub fn read_text(path: &Path, most: u64) -> Result<Vec<u8>> {
     read_first(&found, most)
 }
 
+/// Bytes of a file or object.
+pub(crate) fn length(path: &Path) -> Result<u64> {
+    Ok(opened(path)?.len())
+}
+
 /// The first `count` bytes of a file, or all.
 pub fn read_start(path: &Path, count: u64) -> Result<Vec<u8>> {
     read_first(&opened(path)?, count)

@@ -16,7 +16,7 @@ use outcore_kernels::Blas;
 use outcore_store::{Folder, Identity, Scratch, Tmpfs, locate};
 
 use crate::error::{Error, Result};
-use crate::file::{FILE_BLOCK_BYTES, StoredFile, WrapDevice, read_text};
+use crate::file::{FILE_BLOCK_BYTES, StoredFile, WrapDevice, length, read_text};
 use crate::limits::{SESSION_BYTES_MIN, take_share};
 
 /// Plans are cut for this many threads, however many workers there are: the bits of a result depend
@@ -337,9 +337,21 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Store`] for one that is not there.
+    /// [`Error::Store`] for one that is not there; [`Error::OverBudget`] for one that is larger than the budget.
     pub fn read_all(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        read_text(path.as_ref(), u64::MAX)
+        let (path, budget) = (path.as_ref(), self.memory_bytes());
+        let length = length(path)?;
+        // As they are read, and as they are returned.
+        let needed = 2 * length;
+        if needed > budget {
+            return Err(Error::OverBudget {
+                what: format!("all of {}", path.display()),
+                needed,
+                available: self.memory_free(),
+                budget,
+            });
+        }
+        read_text(path, length)
     }
 
     /// The open file behind a path; one for each file, so that all views of it see each other's
