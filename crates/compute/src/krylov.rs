@@ -5,11 +5,7 @@
 //! beside it. The basis is in memory, in f64. Source: Zhou and Saad, "Block Krylov-Schur method for
 //! large symmetric eigenvalue problems" (Numerical Algorithms 2008).
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-
-use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage};
-use outcore_engine::Plan;
+use outcore_core::{MemorySplit, Result, Session, Stage};
 use outcore_kernels as kernels;
 use outcore_kernels::{Eigen, TopOptions};
 
@@ -101,80 +97,4 @@ impl Krylov {
             session.blas(),
         )
     }
-}
-
-/// The `count` largest eigenvalues of a symmetric operator, descending, and their vectors, n x
-/// count.
-///
-/// Only products with it are used, so that the smallest ones of A are the largest of c I - A.
-/// Residuals are at most 1e-10 of the largest value, or 16 times the operator's
-/// [`epsilon`](Operator::epsilon) where that is more. The same seed gives the same bits.
-///
-/// ```
-#[doc = include_str!("setup.doctest")]
-/// use outcore_compute::linalg::eigh_largest;
-/// use outcore_compute::operator::Symmetric;
-///
-/// // diag(1, 2, ..., 100)
-/// let diagonal = Symmetric::new(100, |x, mut y| {
-///     (0..x.ncols()).for_each(|j| (0..100).for_each(|i| y[(i, j)] = (i + 1) as f64 * x[(i, j)]));
-///     Ok(())
-/// });
-/// let found = eigh_largest(&session, diagonal, 2, 0)?.run()?;
-/// assert!((found.values[0] - 100.0).abs() < 1e-6 && (found.values[1] - 99.0).abs() < 1e-6);
-/// # Ok::<(), outcore_core::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::Shape`] for an operator that is not square; [`Error::Value`] for more pairs than its
-/// order; [`Error::OverBudget`]; [`Error::Failed`] when the search does not converge; what products
-/// fail with.
-pub fn eigh_largest(
-    session: &Session,
-    operator: impl Operator + Send + 'static,
-    count: usize,
-    seed: u64,
-) -> Result<Job<Eigen<f64>>> {
-    let [order, cols] = operator.shape();
-    if order != cols {
-        return Err(Error::shape(format!(
-            "eigenpairs of an operator of {order} x {cols}"
-        )));
-    }
-    if count > order {
-        return Err(Error::value(format!(
-            "{count} eigenpairs of an operator of order {order}"
-        )));
-    }
-    // An operator may have to plan its passes to know: asked once for each width.
-    let held = RefCell::new(BTreeMap::new());
-    let held_bytes = |columns: usize| -> u64 {
-        let mut held = held.borrow_mut();
-        *held
-            .entry(columns)
-            .or_insert_with(|| operator.held_bytes(columns))
-    };
-    let bytes = |krylov: &Krylov| krylov.basis_bytes(order, count) + held_bytes(krylov.block());
-    let krylov = Krylov::that_fits(session, seed, count, bytes);
-    let (needed, available) = (bytes(&krylov), MemorySplit::new(session).free());
-    if needed > available {
-        let what = format!("{count} eigenpairs of an operator of order {order}");
-        return Err(Error::OverBudget {
-            what,
-            needed,
-            available,
-            budget: session.memory_bytes(),
-        });
-    }
-    let mut plan = Plan::new("eigenpairs");
-    plan.hold(needed);
-    plan.note("block", krylov.block());
-    let own = session.clone();
-    Job::driven(session, vec![plan], move |stage, _| {
-        let _basis = stage.reserve(
-            "the basis of eigenvectors",
-            krylov.basis_bytes(order, count),
-        )?;
-        krylov.largest(&own, &operator, count, stage)
-    })
 }

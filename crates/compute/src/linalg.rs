@@ -32,7 +32,6 @@ pub use sparse_reduce::{
 };
 pub use syrk::{Syrk, syrk};
 
-pub use super::krylov::eigh_largest;
 use outcore_core::{DType, Error, RealType, Result};
 use outcore_matrix::Operand;
 
