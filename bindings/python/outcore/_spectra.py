@@ -67,8 +67,9 @@ class _Found(tuple):  # type: ignore[type-arg]
         Why, for each pair that has not.
     missed_beyond : float or None
         With a probability of 1 - 1e-6 no pair beyond this value is missing, that is to say none of which the first start vectors
-        had no part. A wide bound: up to some times the next value after those found. None where that was not looked at, or where
-        too few products were made to say so: with blocks of 16 columns from some 4 million rows on, with narrower ones earlier.
+        had no part. A wide bound: beyond the next value after those found by up to one and a half times the width of the
+        spectrum without them, of svds up to twice that value; more where `ncv` or wide blocks leave room for fewer passes. None
+        where that was not looked at, or too little to say.
     passes : int
         Products with a block of vectors.
     restarts : int
@@ -241,8 +242,8 @@ def eigsh(
     v0 : array_like of shape (n,), optional
         The first of the start vectors; the others are random.
     ncv : int, optional
-        Columns at which the basis is contracted; default 2 k and six blocks. Fewer than what the pairs and three blocks take
-        count as that many.
+        Columns at which the basis is contracted, more than k; default some 2 k and six blocks, fewer where memory is short, or
+        five blocks that are wider than k. Fewer than what the pairs and three blocks take count as that many.
     maxiter : int
         Restarts at most.
     tol : float
@@ -254,7 +255,8 @@ def eigsh(
     block : int, optional
         Columns of a product.
     check : bool
-        Go on for five passes from a fresh random block, which shows pairs that the first start vectors had no part of.
+        Go on from a fresh random block, which shows pairs that the first start vectors had no part of: for eight passes, of svds
+        five, and more with blocks of few columns and very long vectors. Where it brings pairs, another one follows.
     checkpoint : path, optional
         A file that is replaced after every restart. The same call in another process goes on from there, with the same bits; it
         is removed at the end. That of another search or matrix is refused.
@@ -280,7 +282,8 @@ def eigsh(
     -----
     Zhou and Saad, "Block Krylov-Schur method for large symmetric eigenvalue problems" (2008). The basis is in memory where it
     fits, else in scratch; a few blocks of columns must fit, and what the basis sees of A, some 40 bytes for the square of its
-    columns: 0.2 GB for 2,000 pairs and the shortest basis. What does not fit is refused before anything is read. The bits are
+    columns: 0.2 GB for 2,000 pairs and the shortest basis. What does not fit is refused before anything is read. `explain` tells
+    how many passes there are at least and at most, and how many a corpus takes, whose values fall off slowly. The bits are
     the same for any number of threads, and wherever the basis lies; the budget decides on them as far as it decides on `block`
     and `basis`, and on how passes over A are cut.
     """
@@ -326,7 +329,7 @@ def svds(
     Parameters
     ----------
     A : matrix or operator of shape (m, n)
-        As of `eigsh`; operators have `rmatmat` or `rmatvec` too.
+        As of `eigsh`; operators have `rmatmat` or `rmatvec` too, and of functions there are two in a tuple: A X and A^T X.
     k : int
         Triplets, from 1 to min(m, n). Where the rank is lower, the last values are zero.
     tol : float
@@ -511,6 +514,9 @@ class _Products:
             raise ArgumentError(f"shape={shape!r}: a matrix has from 0 to {MOST} rows and columns")
         if np.dtype(getattr(operator, "dtype", None) or np.float64).kind == "c":
             raise DTypeError(f"A is a complex {self.name}, but must be real")
+        if not symmetric and isinstance(operator, tuple) and len(operator) == 2 and all(map(callable, operator)):
+            self._sides = list(operator)
+            return
         forward = _side(operator, "matmat", "matvec") or (operator if callable(operator) else None)
         back = forward if symmetric else _side(operator, "rmatmat", "rmatvec")
         if forward is None or back is None:

@@ -73,6 +73,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         variance; or all of them.
     whiten : bool
         Scale the result of `transform` to unit variance.
+    warm_start : bool
+        Whether a `fit` whose components come from an iteration begins with those of the last one, if there are any of as many
+        features: of rows that have only become more, or changed a little, it takes fewer passes.
     memory : int or str, optional
         The part of the session's budget that `fit` and `transform` may have, such as "2GiB"; default all of it.
     random_state : int, RandomState or None
@@ -105,9 +108,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     Where a covariance would take more operations, or of sparse rows more memory than there is, components come from products with
     the centred matrix (`outcore.linalg.svds`, to 1e-6), some tens of passes, and need memory, or scratch, for some n_components
     vectors of n_features. Of dense rows that is so for a given number of components, counting 64 operations for a byte that is
-    read: of more than 15,048 features for 50 components of float64, unless means are more than 100 times the deviations. The
-    covariance of sparse rows takes a product for each pair of entries of a row. Sparse rows that are stored by columns have none
-    here; those of several ranks always do.
+    read: of more than 14,536 features for 50 components of float64, of fewer where the budget cuts the covariance into parts,
+    unless means are more than 100 times the deviations. The covariance of sparse rows takes a product for each pair of entries
+    of a row. Sparse rows that are stored by columns have none here; those of several ranks always do.
 
     Features whose deviations are beyond 1e154 or below 1e-154 have covariances outside the range of float64: scale them first.
 
@@ -128,6 +131,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         n_components: float | None = None,
         *,
         whiten: bool = False,
+        warm_start: bool = False,
         memory: int | str | None = None,
         random_state: Any = None,
         progress: bool | None = None,
@@ -135,6 +139,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
+        self.warm_start = warm_start
         self.memory = memory
         self.random_state = random_state
         self.progress = progress
@@ -162,7 +167,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
             found = None
             if _is_sparse(X):
                 found = self._sparse_fit(X, session, run, count, variance, team)
-            elif self._is_alone() and count is not None and _is_iterated(X.shape, computed(X).itemsize, count):
+            elif self._is_alone() and count is not None and _is_iterated(X.shape, computed(X).itemsize, count, session.memory):
                 found = self._iterated_fit(X, session, run, count)
             if found is not None:
                 self._keep(found, computed(X))
@@ -205,7 +210,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         """Components by an iteration on the centred matrix."""
         samples, features = shape
         options = native_options(count, tol=ITERATION_TOL, random_state=self._seed())
-        job = _native.svds(session._inner, matrix, options, columns["mean"], _is_far(columns, samples))
+        job = _native.svds(
+            session._inner, matrix, options, columns["mean"], _is_far(columns, samples), _known(self, count, features)
+        )
         found = run(job, "finding components")
         convergence(found, ITERATION_TOL, stacklevel=5)
         freedom = max(samples - 1, 1)
@@ -390,8 +397,7 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
         As of `outcore.linalg.svds`.
     warm_start : bool
         Whether `fit` begins with the components of the last one, if there are any of as many features: of a matrix that has
-        only got more rows, or changed a little, it takes fewer passes. Not of matrices with far more columns than rows, nor of
-        those in CSC.
+        only got more rows, or changed a little, it takes fewer passes.
     memory, random_state, progress
         As of `PCA`.
 
@@ -457,17 +463,10 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
                 )
             options = native_options(wanted, tol=self.tol, method=self.method, random_state=seed_of(self.random_state))
             matrix, columns = _columns(X, session, run)
-            found = run(_native.svds(session._inner, matrix, options, known=self._known(features)), "finding components")
+            found = run(_native.svds(session._inner, matrix, options, known=_known(self, wanted, features)), "finding components")
             convergence(found, self.tol, stacklevel=3)
             self._keep(found, components_of(session, found), columns, computed(X))
         return self
-
-    def _known(self, features: int) -> npt.NDArray[np.float64] | None:
-        """The components that a search begins with."""
-        known = getattr(self, "components_", None) if self.warm_start else None
-        if known is None or known.shape[1] != features:
-            return None
-        return np.ascontiguousarray(known, np.float64).ravel()
 
     def _keep(self, found: dict[str, Any], components: Floats, columns: dict[str, Any], dtype: np.dtype[Any]) -> None:
         samples, values = columns["count"], found["values"][::-1]
@@ -550,13 +549,23 @@ def _is_sparse(x: Any) -> bool:
     return isinstance(x, Sparse) or is_scipy(x)
 
 
-def _is_iterated(shape: tuple[int, int], element_bytes: int, count: int) -> bool:
+def _known(estimator: PCA | TruncatedSVD, count: int, features: int) -> npt.NDArray[np.float64] | None:
+    """The components that a search begins with, up to `count`."""
+    known = getattr(estimator, "components_", None) if estimator.warm_start else None
+    if known is None or known.shape[1] != features:
+        return None
+    return np.ascontiguousarray(known[:count], np.float64).ravel()
+
+
+def _is_iterated(shape: tuple[int, int], element_bytes: int, count: int, memory: int) -> bool:
     """Whether components come from an iteration: where its operations, and those that cores could do while its passes read, are
-    fewer than those of a covariance."""
+    fewer than those of a covariance, which is made in parts of two fifths of the memory."""
     samples, features = shape
     block = 16
     passes = 12 + 3 * count / block
-    return passes * (4 * NARROW * block + OPERATIONS_A_BYTE * element_bytes) < features and samples > count
+    reading = OPERATIONS_A_BYTE * element_bytes
+    parts = max(1, -(-4 * features**2 // (memory * 2 // 5)))
+    return passes * (4 * NARROW * block + reading) < features + parts * reading and samples > count
 
 
 def _is_summed(shape: tuple[int, int], entries: int, count: int) -> bool:

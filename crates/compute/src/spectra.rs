@@ -28,10 +28,11 @@ use std::path::PathBuf;
 use outcore_core::checkpoint::CheckpointFile;
 use outcore_core::{DType, Error, Job, RealType, Result, Session, Stage};
 use outcore_engine::Plan;
+use outcore_kernels::{Mat, MatRef};
 use outcore_matrix::Rows;
 
 use self::checkpoint::Checkpoint;
-use self::course::Planned;
+use self::course::{Given, Planned};
 use self::search::{Accuracy, Search};
 pub use self::tall::Vectors;
 use crate::operator::{Centred, Gram, Matrix, Operator, Turned, hash};
@@ -85,8 +86,7 @@ pub struct SpectrumOptions {
     pub start: Option<Vec<f64>>,
     /// Vectors that are near those that are searched for, one after another, best first: of
     /// singular triplets right ones. A search begins with them, or with sums of them where a block
-    /// has fewer columns; not where the basis is of the other side, which it is where rows are far
-    /// shorter than columns or lines are columns.
+    /// has fewer columns; with their images where the basis is of the other side.
     pub known: Option<Vec<f64>>,
     /// Whether to look for pairs that were missed.
     pub check: bool,
@@ -121,7 +121,8 @@ impl SpectrumOptions {
         }
     }
 
-    fn check(&self, what: &str, most: usize, order: usize) -> Result<()> {
+    /// `known` is the length of known vectors.
+    fn check(&self, what: &str, most: usize, order: usize, known_order: usize) -> Result<()> {
         if self.count == 0 || self.count > most {
             return Err(Error::value(format!(
                 "{} {what}: between 1 and {most} are possible",
@@ -147,9 +148,9 @@ impl SpectrumOptions {
             )));
         }
         let known = self.known.as_deref().unwrap_or_default();
-        if !known.len().is_multiple_of(order.max(1)) {
+        if !known.len().is_multiple_of(known_order.max(1)) {
             return Err(Error::shape(format!(
-                "known vectors of {} elements for vectors of {order}",
+                "known vectors of {} elements for vectors of {known_order}",
                 known.len()
             )));
         }
@@ -171,13 +172,19 @@ impl SpectrumOptions {
         }
     }
 
-    /// For a basis of the other side.
-    fn turned(self) -> SpectrumOptions {
-        SpectrumOptions {
-            known: None,
-            ..self
-        }
+    fn given_bytes(&self) -> u64 {
+        let given = [&self.start, &self.known].into_iter().flatten();
+        given.map(|given| 8 * given.len() as u64).sum()
     }
+}
+
+/// How the sides of a matrix whose triplets are searched for are those of what was given.
+#[derive(Clone, Copy)]
+struct Sides {
+    /// It is the transpose.
+    is_turned: bool,
+    /// Its left vectors have the signs.
+    signs_by_left: bool,
 }
 
 /// How a search went.
@@ -268,9 +275,14 @@ pub fn eigsh(
             operator.name()
         )));
     }
-    options.check(&format!("eigenpairs of {}", operator.name()), order, order)?;
+    let what = format!("eigenpairs of {}", operator.name());
+    options.check(&what, order, order, order)?;
     let accuracy = Accuracy::Eigen(options.tolerance);
-    let planned = Planned::new(session, &operator, &options, accuracy, None)?;
+    let given = Given {
+        bytes: options.given_bytes(),
+        imaged: 0,
+    };
+    let planned = Planned::new(session, &operator, &options, accuracy, None, given)?;
     let mut plan = Plan::new("eigenpairs");
     planned.note(&mut plan, &operator, &options, (1, operator.pass_bytes()));
     let own = session.clone();
@@ -321,12 +333,13 @@ pub fn svds(
     options: SpectrumOptions,
 ) -> Result<Job<Triplets>> {
     let [m, n] = operator.shape();
-    match m < n {
-        true => {
-            let options = options.turned();
-            Ok(svds_tall(session, Turned(operator), dtype, options, false)?.map(turned))
-        }
-        false => svds_tall(session, operator, dtype, options, true),
+    let sides = Sides {
+        is_turned: m < n,
+        signs_by_left: m >= n,
+    };
+    match sides.is_turned {
+        true => Ok(svds_tall(session, Turned(operator), dtype, options, sides)?.map(turned)),
+        false => svds_tall(session, operator, dtype, options, sides),
     }
 }
 
@@ -341,15 +354,25 @@ fn svds_tall(
     operator: impl Operator + Send + 'static,
     dtype: DType,
     mut options: SpectrumOptions,
-    signs_by_left: bool,
+    sides: Sides,
 ) -> Result<Job<Triplets>> {
     let [m, n] = operator.shape();
     options.which = Which::Largest;
     let what = format!("singular triplets of {}", operator.name());
-    options.check(&what, m.min(n), n)?;
+    let known_order = if sides.is_turned { m } else { n };
+    options.check(&what, m.min(n), n, known_order)?;
     let gram = Gram(operator);
     let accuracy = Accuracy::Singular(options.tolerance);
-    let planned = Planned::new(session, &gram, &options, accuracy, Some((m, &gram.0)))?;
+    let imaged = match &options.known {
+        Some(known) if sides.is_turned => known.len() / m.max(1),
+        _ => 0,
+    };
+    let given = Given {
+        bytes: options.given_bytes() + (8 * imaged * n) as u64,
+        imaged,
+    };
+    let left = Some((m, &gram.0 as &dyn Operator));
+    let planned = Planned::new(session, &gram, &options, accuracy, left, given)?;
     let mut plan = Plan::new("singular triplets");
     planned.note(&mut plan, &gram, &options, (2, gram.0.pass_bytes()));
     let own = session.clone();
@@ -357,8 +380,13 @@ fn svds_tall(
         let _kept = stage.reserve("what a thread keeps", planned.kept_bytes)?;
         let held = stage.reserve("blocks of vectors", planned.blocks_bytes)?;
         let checkpoint = checkpoint(&options, &planned, &gram, "singular triplets");
+        if let Some(known) = options.known.take_if(|_| sides.is_turned) {
+            let images = images(&gram.0, &known, planned.course.block, stage)?;
+            options.known = Some(images);
+        }
         let search = Search::new(&own, &gram, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
+        found.products += planned.passes_before as u64;
         (options.start, options.known) = (None, None);
         drop(held);
         let triplets = triplets::triplets(&own, &gram.0, &mut found, &planned, stage)?;
@@ -373,7 +401,7 @@ fn svds_tall(
         let mut facts = planned.facts(&found, &gram, options.count);
         facts.largest = facts.largest.sqrt();
         facts.missed_beyond = facts.missed_beyond.map(|square| square.max(0.0).sqrt());
-        let signs = match signs_by_left {
+        let signs = match sides.signs_by_left {
             true => triplets.left.signs(stage)?,
             false => found.vectors.signs(stage)?,
         };
@@ -388,6 +416,30 @@ fn svds_tall(
             facts,
         })
     })
+}
+
+/// A^T x of vectors that lie one after another, `width` in one product; each as a unit vector, and none
+/// of those without an image.
+fn images(
+    operator: &impl Operator,
+    vectors: &[f64],
+    width: usize,
+    stage: &mut Stage,
+) -> Result<Vec<f64>> {
+    let [m, n] = operator.shape();
+    let mut images = Vec::with_capacity(vectors.len() / m.max(1) * n);
+    for some in vectors.chunks((width * m).max(1)) {
+        let x = MatRef::from_column_major_slice(some, m, some.len() / m);
+        let mut image = Mat::zeros(n, x.ncols());
+        operator.apply_transposed(x, image.as_mut(), stage)?;
+        for column in image.col_iter() {
+            let length = column.norm_l2();
+            if length > 0.0 && length.is_finite() {
+                images.extend(column.iter().map(|element| element / length));
+            }
+        }
+    }
+    Ok(images)
 }
 
 /// Removes the checkpoint of a search whose results have a place, if there is one.
@@ -461,12 +513,14 @@ pub fn svds_of_centred_rows(
     let centred = Centred::new(matrix(session, rows, &options)?, mean)?.far(is_far);
     let [m, n] = centred.shape();
     // Far more columns than rows: the basis is of rows then.
-    match n > 4 * m {
-        true => {
-            let options = options.turned();
-            Ok(svds_tall(session, Turned(centred), dtype, options, true)?.map(turned))
-        }
-        false => svds_tall(session, centred, dtype, options, false),
+    let is_turned = n > 4 * m;
+    let sides = Sides {
+        is_turned,
+        signs_by_left: is_turned,
+    };
+    match is_turned {
+        true => Ok(svds_tall(session, Turned(centred), dtype, options, sides)?.map(turned)),
+        false => svds_tall(session, centred, dtype, options, sides),
     }
 }
 
@@ -496,17 +550,20 @@ pub fn svds_of_rows(
     let by_columns =
         matches!(&rows, Rows::Sparse(a) if a.format() == outcore_matrix::Compressed::Columns);
     let is_turned = by_columns != (width > 4 * lines);
-    let matrix_of = |rows| matrix(session, rows, &options);
+    let sides = Sides {
+        is_turned,
+        signs_by_left: !is_turned,
+    };
     if is_turned {
         let rows = match rows {
             Rows::Sparse(a) => Rows::Sparse(a.t()),
             Rows::Dense(x) => Rows::Dense(x.t()),
         };
-        let matrix = matrix_of(rows)?;
-        let found = svds_tall(session, matrix, dtype, options.turned(), false)?;
-        return Ok(found.map(turned));
+        let matrix = matrix(session, rows, &options)?;
+        return Ok(svds_tall(session, matrix, dtype, options, sides)?.map(turned));
     }
-    svds_tall(session, matrix_of(rows)?, dtype, options, true)
+    let matrix = matrix(session, rows, &options)?;
+    svds_tall(session, matrix, dtype, options, sides)
 }
 
 fn matrix(session: &Session, rows: Rows, options: &SpectrumOptions) -> Result<Matrix> {

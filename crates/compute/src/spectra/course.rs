@@ -8,8 +8,8 @@ use outcore_core::{Error, MemorySplit, RealType, Result, Session, Stage};
 use outcore_engine::{Plan, Reservation};
 use outcore_kernels as kernels;
 
-use super::search::{Accuracy, CHECKED_STEPS, Course, Found, checks_max};
-use super::shapes::{Shape, shapes, stored};
+use super::search::{Accuracy, Course, Found, checked_steps, checks_max};
+use super::shapes::{Shape, passes_of_corpus, shapes, stored};
 use super::tall::{SUMS, TallLayout};
 use super::{SearchFacts, SpectrumOptions};
 use crate::operator::Operator;
@@ -33,7 +33,18 @@ pub(super) struct Planned {
     pub(super) by_columns: Option<Chunks>,
     /// The same where left vectors go to scratch row by row, if more are made at once then.
     pub(super) by_rows: Option<Chunks>,
+    /// Of products with the vectors that are given.
+    pub(super) passes_before: usize,
     needed_bytes: u64,
+}
+
+/// What the caller gave a search to begin with.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Given {
+    /// And what is made of it.
+    pub(super) bytes: u64,
+    /// Vectors whose images a search begins with.
+    pub(super) imaged: usize,
 }
 
 /// Products when the vectors are known.
@@ -85,15 +96,25 @@ impl Need {
     }
 }
 
+/// A search while its basis grows.
+#[derive(Clone, Copy)]
+struct Growing {
+    /// Columns of a product.
+    block: usize,
+    layout: TallLayout,
+    need: Need,
+}
+
 /// What a search takes, by how it goes.
 struct Needs<'a> {
+    split: &'a MemorySplit,
+    accuracy: Accuracy,
     order: usize,
     count: usize,
     /// Of bases.
     real: RealType,
     budget_bytes: u64,
-    /// What the caller gave.
-    given_bytes: u64,
+    given: Given,
     /// Of a product with this number of columns.
     products: &'a dyn Fn(usize) -> u64,
     /// Rows of left singular vectors, and the same of products that make them.
@@ -107,17 +128,39 @@ impl Needs<'_> {
         kernels::thread_bytes::<f64>(layout.capacity.max(self.count)) as u64
     }
 
-    /// While the basis grows.
-    fn search(&self, layout: TallLayout, block: usize) -> Need {
-        Need {
+    /// A basis of this shape, or what it takes where that is too much.
+    fn growing(&self, shape: Shape) -> std::result::Result<Growing, u64> {
+        let Shape { block, basis, .. } = shape;
+        let capacity = (basis + block).min(self.order);
+        let layout = match shape.in_memory {
+            true => TallLayout::in_memory(self.real, self.order, capacity),
+            false => TallLayout::in_scratch(self.real, self.order, capacity),
+        };
+        let need = Need {
             bases: layout.held_bytes(layout.capacity) + self.kept_bytes(layout),
             blocks: blocks_bytes(self.order, block)
                 + small_bytes(layout.capacity, block)
-                + self.given_bytes,
+                + self.given.bytes,
             passing: (self.products)(block)
                 .max(layout.passing_bytes(block))
-                .max(ritz_bytes(layout.capacity)),
+                .max(ritz_bytes(layout.capacity))
+                .max(self.imaging_bytes(block)),
+        };
+        match need.fits(self.split, shape.at_ease) {
+            true => Ok(Growing {
+                block,
+                layout,
+                need,
+            }),
+            false => Err(need.bytes()),
         }
+    }
+
+    /// Of products with the vectors that are given, before there is a basis.
+    fn imaging_bytes(&self, block: usize) -> u64 {
+        let columns = block.min(self.given.imaged);
+        let products = self.left.filter(|_| columns > 0);
+        products.map_or(0, |(_, products)| products(columns))
     }
 
     /// What vectors become, when blocks are given back: those in memory stay there, of others one
@@ -202,7 +245,6 @@ impl Needs<'_> {
         &self,
         layout: TallLayout,
         left: TallLayout,
-        split: &MemorySplit,
         by_columns: Option<usize>,
     ) -> Option<(usize, Need)> {
         let is_only = by_columns.is_none();
@@ -214,11 +256,11 @@ impl Needs<'_> {
         let all = all
             .filter(|&chunk| Some(chunk) > by_columns)
             .filter_map(|chunk| Some((chunk, self.end_by_rows(layout, left, chunk, is_only)?)))
-            .filter(|(_, end)| end.fits(split, !is_only));
+            .filter(|(_, end)| end.fits(self.split, !is_only));
         let all: Vec<_> = all.collect();
         let modest = all
             .iter()
-            .find(|(_, end)| split.leaves_a_quarter(end.bytes()));
+            .find(|(_, end)| self.split.leaves_a_quarter(end.bytes()));
         modest.or(all.first()).copied()
     }
 
@@ -238,6 +280,70 @@ impl Needs<'_> {
         let at_ease = chunks(8).map(move |chunk| (in_scratch, chunk, true));
         let just = chunks(1).map(move |chunk| (in_scratch, chunk, false));
         in_memory.chain(at_ease).chain(just)
+    }
+
+    /// The search with the best end that fits, or what the least of them takes.
+    fn with_an_end(&self, growing: Growing) -> std::result::Result<Planned, u64> {
+        let mut least = u64::MAX;
+        for (left, chunk, at_ease) in self.ends() {
+            let end = self.end(growing.layout, left, chunk);
+            if end.fits(self.split, at_ease) {
+                let in_scratch = left.filter(|left| !left.in_memory);
+                let by_rows = in_scratch
+                    .and_then(|left| self.widest_by_rows(growing.layout, left, Some(chunk)));
+                return Ok(self.planned(growing, left, Some((chunk, end)), by_rows));
+            }
+            least = least.min(growing.need.bytes().max(end.bytes()));
+        }
+        Err(least)
+    }
+
+    /// The search with left vectors that are made row by row only, where these fit.
+    fn only_by_rows(&self, growing: Growing) -> Option<Planned> {
+        let (rows, _) = self.left?;
+        let left = TallLayout::in_scratch(self.real, rows, self.count);
+        let by_rows = self.widest_by_rows(growing.layout, left, None)?;
+        Some(self.planned(growing, Some(left), None, Some(by_rows)))
+    }
+
+    /// Panels take what all ends leave of the budget.
+    fn planned(
+        &self,
+        growing: Growing,
+        left: Option<TallLayout>,
+        by_columns: Option<(usize, Need)>,
+        by_rows: Option<(usize, Need)>,
+    ) -> Planned {
+        let Growing {
+            block,
+            layout,
+            need,
+        } = growing;
+        let ends = || by_columns.into_iter().chain(by_rows).map(|(_, end)| end);
+        let ends_held = ends().fold(0, |held, end| end.held().max(held));
+        let widened = |layout: TallLayout, width, held| {
+            let split = self.split.hold(held + layout.passing_bytes(width));
+            layout.widened(&split)
+        };
+        let chunks = |(columns, end): (usize, Need)| Chunks {
+            columns,
+            blocks_bytes: end.blocks,
+        };
+        let left_columns = by_columns.map_or(self.count, |(columns, _)| columns);
+        Planned {
+            course: Course {
+                block,
+                layout: widened(layout, block, need.held().max(ends_held)),
+                accuracy: self.accuracy,
+            },
+            blocks_bytes: need.blocks,
+            kept_bytes: self.kept_bytes(layout),
+            left: left.map(|left| widened(left, left_columns, ends_held)),
+            by_columns: by_columns.map(chunks),
+            by_rows: by_rows.map(chunks),
+            passes_before: self.given.imaged.div_ceil(block),
+            needed_bytes: ends().fold(need.bytes(), |needed, end| end.bytes().max(needed)),
+        }
     }
 }
 
@@ -300,6 +406,7 @@ impl Planned {
         options: &SpectrumOptions,
         accuracy: Accuracy,
         left: Option<(usize, &dyn Operator)>,
+        given: Given,
     ) -> Result<Planned> {
         let [order, _] = operator.shape();
         let (split, count) = (MemorySplit::new(session), options.count);
@@ -309,14 +416,13 @@ impl Planned {
         let rows_held = known(|columns| by_rows.map_or(0, |rows| rows.rows_held_bytes(columns)));
         let real = stored(operator);
         let needs = Needs {
+            split: &split,
+            accuracy,
             order,
             count,
             real,
             budget_bytes: session.memory_bytes(),
-            given_bytes: [&options.start, &options.known]
-                .map(|given| given.as_ref().map_or(0, |given| 8 * given.len() as u64))
-                .iter()
-                .sum(),
+            given,
             products: &products,
             left: left.map(|(rows, _)| (rows, &left_products as &dyn Fn(usize) -> u64)),
             by_rows: by_rows.map(|_| &rows_held as &dyn Fn(usize) -> u64),
@@ -327,94 +433,25 @@ impl Planned {
             available: split.free(),
             budget: session.memory_bytes(),
         };
-        let widened = |layout: TallLayout, width, held| {
-            layout.widened(&split.hold(held + layout.passing_bytes(width)))
-        };
-        let chunks = |(columns, end): (usize, Need)| Chunks {
-            columns,
-            blocks_bytes: end.blocks,
+        let granted = |planned: Planned| match planned.needed_bytes <= split.free() {
+            true => Ok(planned),
+            false => Err(refused(planned.needed_bytes)),
         };
         let (mut least, mut only_by_rows) = (u64::MAX, None);
-        for shape in shapes(order, operator, options) {
-            let Shape {
-                block,
-                basis,
-                in_memory,
-                at_ease,
-            } = shape;
-            let capacity = (basis + block).min(order);
-            let layout = match in_memory {
-                true => TallLayout::in_memory(real, order, capacity),
-                false => TallLayout::in_scratch(real, order, capacity),
-            };
-            let search = needs.search(layout, block);
-            if !search.fits(&split, at_ease) {
-                least = least.min(search.bytes());
-                continue;
-            }
-            // Of the basis while it grows, and of its vectors at the end.
-            let course = |ends: [Need; 2]| Course {
-                block,
-                layout: {
-                    let held = ends.map(|end| end.held()).into_iter();
-                    widened(layout, block, held.fold(search.held(), u64::max))
-                },
-                accuracy,
-            };
-            let mut least_end = u64::MAX;
-            for (left, chunk, at_ease) in needs.ends() {
-                let end = needs.end(layout, left, chunk);
-                let needed = search.bytes().max(end.bytes());
-                if !end.fits(&split, at_ease) {
-                    least_end = least_end.min(needed);
-                    continue;
+        for shape in shapes(order, operator, options, accuracy) {
+            let found = needs.growing(shape).and_then(|growing| {
+                let found = needs.with_an_end(growing);
+                if found.is_err() && only_by_rows.is_none() {
+                    only_by_rows = needs.only_by_rows(growing);
                 }
-                let by_rows = left
-                    .filter(|left| !left.in_memory)
-                    .and_then(|left| needs.widest_by_rows(layout, left, &split, Some(chunk)));
-                let rows_end = by_rows.map_or(end, |(_, end)| end);
-                let needed_bytes = needed.max(rows_end.bytes());
-                if needed_bytes > split.free() {
-                    return Err(refused(needed_bytes));
-                }
-                return Ok(Planned {
-                    course: course([end, rows_end]),
-                    blocks_bytes: search.blocks,
-                    kept_bytes: needs.kept_bytes(layout),
-                    left: left
-                        .map(|layout| widened(layout, chunk, end.held().max(rows_end.held()))),
-                    by_columns: Some(chunks((chunk, end))),
-                    by_rows: by_rows.map(chunks),
-                    needed_bytes,
-                });
-            }
-            let left = needs
-                .left
-                .map(|(rows, _)| TallLayout::in_scratch(real, rows, count));
-            let by_rows = left.and_then(|left| {
-                let found = needs.widest_by_rows(layout, left, &split, None);
-                found.map(|(chunk, end)| (left, chunk, end))
+                found
             });
-            if let (None, Some((left, chunk, end))) = (&only_by_rows, by_rows) {
-                only_by_rows = Some(Planned {
-                    course: course([end, end]),
-                    blocks_bytes: search.blocks,
-                    kept_bytes: needs.kept_bytes(layout),
-                    left: Some(widened(left, count, end.held())),
-                    by_columns: None,
-                    by_rows: Some(chunks((chunk, end))),
-                    needed_bytes: search.bytes().max(end.bytes()),
-                });
+            match found {
+                Ok(planned) => return granted(planned),
+                Err(bytes) => least = least.min(bytes),
             }
-            least = least.min(least_end);
         }
-        match only_by_rows {
-            Some(planned) if planned.needed_bytes > split.free() => {
-                Err(refused(planned.needed_bytes))
-            }
-            Some(planned) => Ok(planned),
-            None => Err(refused(enough(least))),
-        }
+        only_by_rows.map_or_else(|| Err(refused(enough(least))), granted)
     }
 
     /// What `explain` says. For each vector that is found there are `products_after` passes of `own_bytes` more.
@@ -425,16 +462,20 @@ impl Planned {
         options: &SpectrumOptions,
         (products_after, own_bytes): (usize, u64),
     ) {
-        let Course { block, layout, .. } = self.course;
+        let Course {
+            block,
+            layout,
+            accuracy,
+        } = self.course;
         plan.hold(self.needed_bytes);
-        let passes = |chunks: Option<Chunks>| {
+        let passes_after = |chunks: Option<Chunks>| {
             let of = |chunks: Chunks| products_after * options.count.div_ceil(chunks.columns);
             chunks.map_or(0, of)
         };
-        let after = passes(self.by_columns) + passes(self.by_rows);
+        let after = passes_after(self.by_columns) + passes_after(self.by_rows);
         let widest = self.by_rows.or(self.by_columns);
         let growing = options.count.div_ceil(block);
-        let least = growing + passes(widest);
+        let least = self.passes_before + growing + passes_after(widest);
         let cycle = layout.capacity.div_ceil(block);
         plan.note("block", block);
         plan.note("basis", format!("{} columns", layout.capacity));
@@ -450,18 +491,24 @@ impl Planned {
             plan.note("left vectors", format!("row by row, {columns} at once"));
         }
         plan.note("passes at least", least);
-        // A check whose block brings pairs goes on until the basis is full.
-        let checks = if options.check {
-            checks_max(options, block) * cycle.max(CHECKED_STEPS[1])
-        } else {
-            0
+        let checked = match options.check {
+            true => checked_steps(layout.rows, block, accuracy),
+            false => 0,
         };
-        let most = cycle * (options.restarts_max + 1) + checks + after;
+        let expected = passes_of_corpus(options, block, checked) + self.passes_before;
+        plan.note("passes of a corpus", expected + passes_after(widest));
+        // A check whose block brings pairs goes on until the basis is full.
+        let checks = match options.check {
+            true => checks_max(options, block) * cycle.max(checked),
+            false => 0,
+        };
+        let most = self.passes_before + cycle * (options.restarts_max + 1) + checks + after;
         plan.note("passes at most", most);
         plan.note("bytes a pass", operator.pass_bytes());
         plan.bound(own_bytes);
         plan.reads_later(
-            growing as u64 * operator.pass_bytes() + passes(widest) as u64 * own_bytes,
+            growing as u64 * operator.pass_bytes()
+                + (self.passes_before + passes_after(widest)) as u64 * own_bytes,
         );
         if !layout.in_memory {
             plan.note("bytes of the basis", layout.pass_bytes());
@@ -508,7 +555,14 @@ mod tests {
         };
         let planned = |memory_bytes| {
             let (_folder, session) = session(memory_bytes, 2);
-            Planned::new(&session, &passes, &options, Accuracy::Eigen(1e-4), None)
+            Planned::new(
+                &session,
+                &passes,
+                &options,
+                Accuracy::Eigen(1e-4),
+                None,
+                Given::default(),
+            )
         };
         let courses = [384, 512, 1024].map(|mib: u64| {
             let planned = planned(mib << 20).expect("it fits");
@@ -537,7 +591,15 @@ mod tests {
         let options = SpectrumOptions::new(50);
         let (_folder, session) = session(256 << 20, 2);
         let needed = || {
-            let planned = Planned::new(&session, &passes, &options, Accuracy::Eigen(1e-6), None);
+            let accuracy = Accuracy::Eigen(1e-6);
+            let planned = Planned::new(
+                &session,
+                &passes,
+                &options,
+                accuracy,
+                None,
+                Given::default(),
+            );
             planned.map(|planned| planned.needed_bytes)
         };
         let alone = needed().expect("it fits");

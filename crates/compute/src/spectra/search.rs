@@ -34,12 +34,32 @@ const ROUNDINGS: f64 = 16.0;
 /// The part of the tolerance at which a search ends.
 const SHARE: f64 = 0.5;
 
-/// Steps from a fresh block of noise that look for missed pairs, at one end of the spectrum; and at
-/// both, where more are needed to tell as much.
+/// Steps from a fresh block of noise that look for missed pairs, at least: where one end of the spectrum
+/// is known, and where none is.
 pub(super) const CHECKED_STEPS: [usize; 2] = [5, 8];
+
+/// They may leave out this part of the spectrum, at both ends together.
+const UNSEEN: f64 = 0.75;
 
 /// With this probability nothing above the bound is missing.
 const CERTAINTY: f64 = 1.0 - 1e-6;
+
+/// Steps of a check: more with narrow blocks and long vectors, since each vector of a block may have next
+/// to no part of a pair.
+pub(super) fn checked_steps(order: usize, block: usize, accuracy: Accuracy) -> usize {
+    let ends = accuracy.unknown_ends();
+    let steps = |part: f64| (unseen_exponent(order, block, ends) / part.sqrt() + 1.0) / 2.0;
+    let needed = steps(UNSEEN / ends as f64).ceil() as usize;
+    needed.max(CHECKED_STEPS[ends - 1])
+}
+
+/// Over 2 steps - 1, this is the root of the part of the spectrum that may be unseen at each end.
+fn unseen_exponent(order: usize, block: usize, ends: usize) -> f64 {
+    // Each vector of the block fails by itself, and so does each end.
+    let failing = (1.0 - CERTAINTY) / ends as f64;
+    let each = failing.powf(1.0 / block as f64);
+    (1.648 * (order as f64).sqrt() / each).ln()
+}
 
 /// Fresh blocks at most: each finds as many copies of a value as it has columns. A search whose last one has found new
 /// pairs has not converged.
@@ -66,6 +86,14 @@ pub(super) enum Accuracy {
 }
 
 impl Accuracy {
+    /// A^T A has no value below zero; of others neither the largest nor the smallest is known.
+    fn unknown_ends(self) -> usize {
+        match self {
+            Accuracy::Singular(_) => 1,
+            Accuracy::Eigen(_) => 2,
+        }
+    }
+
     /// The residual that a pair with this value may have.
     fn allowed(self, value: f64, largest: f64, epsilon: f64) -> f64 {
         let wanted = match self {
@@ -185,6 +213,7 @@ impl<'a, O: Operator> Search<'a, O> {
             }
         };
         let mut looked_at = 0;
+        let steps_wanted = checked_steps(self.order(), self.course.block, self.course.accuracy);
         loop {
             let (before, coupling) = (self.imaged, self.step(begun_by.take(), stage)?);
             let columns = self.imaged;
@@ -192,9 +221,7 @@ impl<'a, O: Operator> Search<'a, O> {
             let grown = columns - looked_at.min(columns);
             let is_due =
                 columns >= self.options.count && grown >= self.course.block.max(columns / 10);
-            let is_checked = self
-                .checked
-                .is_some_and(|steps| steps >= CHECKED_STEPS[usize::from(self.wants_both_ends())]);
+            let is_checked = self.checked.is_some_and(|steps| steps >= steps_wanted);
             if !(is_full || is_due || is_checked) {
                 continue;
             }
@@ -536,12 +563,9 @@ impl<'a, O: Operator> Search<'a, O> {
         let missed_beyond = match self.checked {
             _ if is_whole => {
                 let next = ritz.values.get(count).copied();
-                next.map(|next| {
-                    if self.wants_both_ends() {
-                        next.abs()
-                    } else {
-                        next
-                    }
+                next.map(|next| match self.options.which {
+                    Which::LargestMagnitude => next.abs(),
+                    Which::Largest | Which::Smallest => next,
                 })
             }
             Some(_) if has_converged => self.missed_beyond(ritz, self.unbroken),
@@ -564,35 +588,28 @@ impl<'a, O: Operator> Search<'a, O> {
         })
     }
 
-    fn wants_both_ends(&self) -> bool {
-        self.options.which == Which::LargestMagnitude
-    }
-
-    /// The largest value that the operator can have beside the wanted pairs, after `steps` steps
-    /// from a block of noise.
+    /// What the operator can have beside the wanted pairs, most probably, after `steps` steps from a block
+    /// of noise.
     fn missed_beyond(&self, ritz: &Eigen<f64>, steps: usize) -> Option<f64> {
         let others = ritz.values.get(self.options.count..)?;
         let next = *others.first()?;
-        let largest = ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
-        // Each vector of the block fails by itself, and so does each end.
-        let ends = 1 + usize::from(self.wants_both_ends());
-        let failing = (1.0 - CERTAINTY) / ends as f64;
-        let each = failing.powf(1.0 / self.course.block as f64);
-        let exponent =
-            (1.648 * (self.order() as f64).sqrt() / each).ln() / (2 * steps).checked_sub(1)? as f64;
-        // The distance of an end from what was seen of it is at most this part of that of both ends.
-        let part = exponent * exponent;
-        let beyond = |next: f64, end: f64| end + (next - end) / (1.0 - part);
-        (ends as f64 * part < 1.0).then(|| match (self.course.accuracy, self.options.which) {
-            (Accuracy::Singular(_), _) => beyond(next, 0.0),
-            (_, Which::LargestMagnitude) => {
+        let ends = self.course.accuracy.unknown_ends();
+        let exponent = unseen_exponent(self.order(), self.course.block, ends);
+        // An end is at most this part of the width of the spectrum away from what was seen of it.
+        let part = (exponent / (2 * steps).checked_sub(1)? as f64).powi(2);
+        let seen = 1.0 - ends as f64 * part;
+        (seen > 0.0).then(|| match self.course.accuracy {
+            Accuracy::Singular(_) => next / seen,
+            Accuracy::Eigen(_) => {
                 let lowest = others.iter().copied().fold(next, f64::min);
                 let highest = others.iter().copied().fold(next, f64::max);
-                let distance = (highest - lowest) / (1.0 - 2.0 * part);
-                (highest + part * distance).max(part * distance - lowest)
+                let distance = part * (highest - lowest) / seen;
+                match self.options.which {
+                    Which::LargestMagnitude => (highest + distance).max(distance - lowest),
+                    Which::Largest => highest + distance,
+                    Which::Smallest => lowest - distance,
+                }
             }
-            (_, Which::Largest) => beyond(next, -largest),
-            (_, Which::Smallest) => beyond(next, largest),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use outcore_core::RealType;
 
+use super::search::{Accuracy, CHECKED_STEPS, checked_steps};
 use super::{Method, SpectrumOptions};
 use crate::operator::Operator;
 
@@ -46,11 +47,13 @@ pub(super) fn shapes<O: Operator>(
     order: usize,
     operator: &O,
     options: &SpectrumOptions,
+    accuracy: Accuracy,
 ) -> Vec<Shape> {
     let all = Shapes {
         order,
         operator,
         options,
+        accuracy,
     };
     let [first, mut long, short] = match (options.block, options.method) {
         (Some(block), Method::Randomized) => {
@@ -83,6 +86,7 @@ struct Shapes<'a, O> {
     order: usize,
     operator: &'a O,
     options: &'a SpectrumOptions,
+    accuracy: Accuracy,
 }
 
 impl<O: Operator> Shapes<'_, O> {
@@ -99,13 +103,24 @@ impl<O: Operator> Shapes<'_, O> {
 
     fn long(&self, block: usize, beyond: usize) -> Shape {
         let count = self.options.count;
-        self.shape(block, 2 * count + beyond * block, count)
+        let basis = 2 * count + beyond * block;
+        self.shape(block, basis.max(self.checked_basis(block)), count)
+    }
+
+    /// Where a check goes on without a restart, after which less can be told.
+    fn checked_basis(&self, block: usize) -> usize {
+        let steps = match self.options.check {
+            true => checked_steps(self.order, block, self.accuracy),
+            false => 0,
+        };
+        self.options.count + steps * block
     }
 
     /// Where memory is short of more: more restarts.
     fn short(&self, block: usize, spare: usize) -> Shape {
         let count = self.options.count;
-        self.shape(block, count + spare + BLOCKS_BEYOND * block, count)
+        let basis = count + spare + BLOCKS_BEYOND * block;
+        self.shape(block, basis.max(self.checked_basis(block)), count)
     }
 
     fn wide(&self) -> Shape {
@@ -174,6 +189,12 @@ fn passes(options: &SpectrumOptions, block: usize) -> f64 {
     let digits = -options.tolerance.clamp(1e-15, 1.0).log10();
     let blocks = options.count as f64 / block as f64;
     8.0 + 1.7 * digits + (1.4 + 0.5 * digits) * blocks
+}
+
+/// The same with the steps that a check takes.
+pub(super) fn passes_of_corpus(options: &SpectrumOptions, block: usize, checked: usize) -> usize {
+    let least = CHECKED_STEPS[0];
+    (passes(options, block).ceil() as usize + checked).saturating_sub(least)
 }
 
 /// Seconds of products with as many columns. Rates are constants and no clock is looked at, since
@@ -268,7 +289,8 @@ mod tests {
                 method,
                 ..SpectrumOptions::new(50)
             };
-            shapes(ORDER, &Passes { bytes, column_s }, &options)[0].block
+            let accuracy = Accuracy::Singular(tolerance);
+            shapes(ORDER, &Passes { bytes, column_s }, &options, accuracy)[0].block
         };
         let (auto, wide) = (Method::Auto, wide_block(50));
         // 0.2 s to read, and 0.5 s to multiply with 16 columns.
@@ -288,7 +310,8 @@ mod tests {
                 method: Method::Krylov,
                 ..SpectrumOptions::new(50)
             };
-            let all = shapes(ORDER, &Passes { bytes, column_s }, &options);
+            let accuracy = Accuracy::Singular(options.tolerance);
+            let all = shapes(ORDER, &Passes { bytes, column_s }, &options, accuracy);
             let at = |wanted| {
                 all.iter()
                     .position(|shape| (shape.block, shape.in_memory) == wanted)
