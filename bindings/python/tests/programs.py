@@ -4,7 +4,9 @@ ESTIMATORS = {
     "KMeans": "cluster",
     "PCA": "decomposition",
     "NearestNeighbors": "neighbors",
+    "SpectralClustering": "cluster",
     "TopicModel": "topics",
+    "TruncatedSVD": "decomposition",
 }
 """Each brings scikit-learn, which takes seconds to import."""
 

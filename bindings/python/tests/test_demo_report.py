@@ -1,6 +1,7 @@
 """The demo's report renders from its measurements, whatever they say, and loads nothing from elsewhere."""
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -272,15 +273,78 @@ def test_the_page_renders_without_rivals_labels_or_spans(facts: dict[str, Any]) 
     assert_self_contained(render(facts, arrays(), {}))
 
 
+def table(html: str, heading: str) -> list[list[str]]:
+    """What the cells of the table under a heading say, row by row."""
+    text = html.partition(f"<h3>{heading}</h3>")[2].partition("</table>")[0]
+    rows = (re.findall(r"<t[dh]\b.*?</t[dh]>", row, re.DOTALL) for row in re.findall(r"<tr>.*?</tr>", text, re.DOTALL))
+    return [[unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in rows]
+
+
+def picture(html: str, label: str) -> str:
+    """The one drawing that has this label."""
+    (found,) = re.findall(rf'<svg role="img" aria-label="{label}" .*?</svg>', html, re.DOTALL)
+    return str(found)
+
+
+NO_NUMBER = "\N{EN DASH}"
+
+
+def test_topics_are_told_by_words_sizes_and_coherence_beside_those_of_the_rival(facts: dict[str, Any]) -> None:
+    del facts["images"]
+    facts["text"]["topics"]["topics"][1]["words"] += [["archive", 0.125], ["install", 0.0625]]
+    html = render(facts, arrays(), {})
+    assert table(html, "The topics") == [
+        ["words", "texts", "coherence", "scikit-learn NMF", "texts", "coherence"],
+        ["game, <play>", "90", "0.35", "chess", "80", "0.21"],
+        ["perl, module, archive, install", "60", NO_NUMBER, "no words", "0", NO_NUMBER],
+    ]
+    assert table(html, "Beside scikit-learn") == [
+        ["program", "", "time", "most memory held", "mean coherence", "diversity"],
+        ["outcore", "finished", "4.0 s", "55 MiB", "0.346", "0.75"],
+        ["scikit-learn NMF", "finished", "7.0 s", "222 MiB", "0.211", "0.50"],
+    ]
+
+
+def test_topics_have_a_map_of_the_texts_and_a_picture_of_two(facts: dict[str, Any]) -> None:
+    del facts["images"]
+    html = render(facts, arrays(), {})
+    assert "20 texts, each in the disc of the topic that it has most of" in html
+    names = ("perl, module", "game, &lt;play&gt;")
+    on_map = picture(html, "map of the texts by topics")
+    assert all(f">{name}<" in on_map for name in names)
+    assert "<h3>Two topics compared</h3>" in html
+    compared = picture(html, "two topics compared")
+    # The pair is the second topic and the first, from left to right; the words stand between them.
+    places = [compared.index(f">{name}<") for name in names]
+    assert places == sorted(places)
+    assert all(f">{word}<" in compared for word in ("perl", "game", "probability of the word in the topic"))
+    facts["text"]["topics"]["pair"]["texts"] = 0
+    assert "The two largest topics." in render(facts, arrays(), {})
+
+
 def test_topics_stand_alone_where_the_rival_has_none(facts: dict[str, Any]) -> None:
     del facts["images"]
     facts["text"]["topics"].update(rival=rival("scikit-learn NMF", failure="no such thing"), pair=None)
     html = render(facts, arrays(), {})
     assert_self_contained(html)
-    assert facts["text"]["topics"]["rival"]["words"] in html
+    alone = [
+        ["words", "texts", "coherence"],
+        ["game, <play>", "90", "0.35"],
+        ["perl, module", "60", NO_NUMBER],
+    ]
+    assert table(html, "The topics") == alone
+    assert table(html, "Beside scikit-learn")[1:] == [
+        ["outcore", "finished", "4.0 s", "55 MiB", "0.346", "0.75"],
+        ["scikit-learn NMF", "did not finish", facts["text"]["topics"]["rival"]["words"]],
+    ]
+    assert "perl, module" in picture(html, "map of the texts by topics")
     assert "Two topics compared" not in html
     facts["text"]["topics"]["rival"] = None
-    assert "scikit-learn NMF" not in render(facts, arrays(), {})
+    html = render(facts, arrays(), {})
+    assert table(html, "The topics") == alone
+    assert "perl, module" in picture(html, "map of the texts by topics")
+    assert "scikit-learn NMF" not in html
+    assert "Beside scikit-learn" not in html
 
 
 @pytest.mark.parametrize(("part", "other"), [("images", "text"), ("text", "images")])
@@ -290,6 +354,7 @@ def test_the_page_renders_one_part_alone(facts: dict[str, Any], part: str, other
     assert_self_contained(html)
     assert f'id="{part}"' in html
     assert f'id="{other}"' not in html
+    assert ("<h2>What the texts are about</h2>" in html) == (part == "text")
     assert "A job larger than its memory" in html
 
 

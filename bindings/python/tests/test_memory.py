@@ -26,7 +26,7 @@ from outcore.data import Dataset, Loader, Writer
 from outcore.streams import StreamStore
 folder = sys.argv[1]
 oc.configure(memory=int(sys.argv[2]), scratch=folder, driver=sys.argv[3], blas=sys.argv[4] or None, allow_tmpfs_scratch=True)
-a, b, s = oc.open(folder + "/a.npy"), oc.open(folder + "/b.npy"), oc.open(folder + "/s")
+a, b, s, g = (oc.open(folder + name) for name in ("/a.npy", "/b.npy", "/s", "/g"))
 """
 
 POSTLUDE = """
@@ -52,6 +52,15 @@ WORK = {
     # Centres and their sums take nearly all of the budget.
     "sparse kmeans": "KMeans(28, init=np.random.default_rng(0).random((28, 30_000)), n_init=1, max_iter=3).fit(s)",
     "svds": "oc.linalg.svds(s, 4, tol=0.05)",
+    # For 24 pairs a basis of 60,000 rows has no room in memory, whatever the block.
+    "svds with the basis in scratch": "t = oc.linalg.svds(g, 24, tol=0.1, maxiter=2); assert not t.basis_in_memory",
+    "eigsh of a graph": "oc.linalg.eigsh(g, 3, which='LA', tol=0.05); "
+    "oc.linalg.eigsh(oc.linalg.laplacian(g), 3, which='SA', tol=0.05)",
+    "spectral clustering": "c = SpectralClustering(3, affinity='precomputed', tol=0.05).fit(g); "
+    "assert len(set(c.labels_[:20_000])) == 1 and len(set(c.labels_[::20_000])) == 3",
+    "truncated svd": "t = TruncatedSVD(4, tol=0.05).fit(s); t.transform(s)",
+    # Two components tell the three parts of the graph apart; all others are far below them, so that 1e-6 takes few passes.
+    "pca of sparse rows": "p = PCA(2).fit(g); p.transform(g)",
     "topics": "m = TopicModel(3, max_iter=2, tol=0.1).fit(s); m.transform(s); m.score(s)",
     "streams": "w = StreamStore(folder + '/x.store', size='200MiB').create('x', overwrite=True, block='1MiB'); "
     "r = np.ones((4096, 256)); [w.write_array(r) for _ in range(9)]; w.close(); "
@@ -71,7 +80,7 @@ WORK = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a dense matrix of 100 MB and a sparse one as large, four times the budget each."""
+    """With a dense matrix of 100 MB, a sparse one and a graph as large, four times the budget each."""
     folder = tmp_path_factory.mktemp("memory")
     session = oc.Session("64MiB", folder, allow_tmpfs_scratch=True)
     a = session.create(folder / "a.npy", (5000, 5000))
@@ -83,6 +92,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = random.random(places.size, np.float32)
     x = sp.csr_array((values, places.ravel(), np.arange(0, places.size + 1, 2500)), shape=(5000, 30_000))
     session.from_scipy(folder / "s", x)
+    # Three parts that no edge joins, in each of which a node has edges to those at 104 distances on either side.
+    side, parts = 20_000, 3
+    steps = random.choice(np.arange(1, side // 2), 104, replace=False)
+    near = np.sort((np.arange(side)[:, None] + np.r_[steps, -steps]) % side, axis=1).astype(np.int32)
+    edges = np.concatenate([near + np.int32(side * part) for part in range(parts)])
+    ends = np.arange(0, edges.size + 1, edges.shape[1])
+    graph = sp.csr_array((np.ones(edges.size, np.float32), edges.ravel(), ends), shape=(parts * side, parts * side))
+    session.from_scipy(folder / "g", graph)
     StreamStore(folder / "m.store", size="800MiB", session=session)
     return folder
 
