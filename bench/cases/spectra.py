@@ -8,13 +8,13 @@ is tried before:
 | outcore | 0.5 min | 1 min | 5 min | a quarter of the matrix, 64 MiB, interpreter | |
 | ARPACK | 0.5 min | 3 min | 15 min | 1 to 5 GB | 2 tolerances |
 | ARPACK with MKL | 0.5 min | 3 min | 15 min | 2 to 6 GB | 2 tolerances |
-| PROPACK | 0.5 min | 5 min | 15 min | up to 16 m bytes a column of its basis: 4 to 18 GB | float32, float64 |
-| randomized | 2.5 min | 12 min | 15 min | 24 m k bytes: 2 to 12 GB | 3 numbers of iterations |
-| PRIMME | 2 min | 10 min | 15 min | 1 to 5 GB | 2 blocks |
+| PROPACK | 0.5 min | 5 min | 8 min | up to 16 m bytes a column of its basis: 4 to 18 GB | float32, float64 |
+| randomized | 2.5 min | 12 min | 8 min | 24 m k bytes: 2 to 12 GB | 3 numbers of iterations |
+| PRIMME | 2 min | 10 min | 8 min | 1 to 5 GB | 2 blocks |
 | Spark | | 20 min | | 14 GB of heap | |
 
-A leg ends after an hour at the latest; of 500 triplets, PROPACK, scikit-learn and PRIMME have a case each and end after a quarter
-of an hour, which is enough to say that they take several times as long. Scratch takes 8 (m + 2 n) k bytes at most: 0.5 to 5 GB,
+A leg ends after an hour at the latest; of 500 triplets, PROPACK, scikit-learn and PRIMME have cases of their own and end after
+450 seconds, which is enough to say that they take some times as long. Scratch takes 8 (m + 2 n) k bytes at most: 0.5 to 5 GB,
 and 6 GB for 2,000 pairs.
 """
 
@@ -59,7 +59,7 @@ PRIMME = "PRIMME svds in memory"
 SPARK = "Spark MLlib computeSVD in memory"
 
 TIMEOUT_S = 3600.0
-LONG_S = 900.0
+LONG_S = 450.0
 """After which one that takes several times as long as ours is stopped."""
 
 RESIDUAL_NOTE = (
@@ -152,8 +152,8 @@ def with_primme(context: Context, count: int) -> Case:
     """Apart, for it is installed by few."""
     a = corpus(context)
     sweep = ({"block": 1}, {"block": 8})
-    # With ours as it is, residuals are a little larger than they may be.
-    spec = {**common_of(context, a, count), "tolerance": 0.9 * TOLERANCE}
+    # With ours as it is, residuals are up to a quarter larger than they may be.
+    spec = {**common_of(context, a, count), "tolerance": 0.7 * TOLERANCE}
     tried: dict[str, Any] = {"sweep": sweep} if count <= SWEPT_MOST else {"timeout_s": LONG_S}
     leg = Leg(PRIMME, "spectra.primme", {**spec, **sweep[0]}, **tried)
     words = "PRIMME, the matrix in memory, loading not timed"
@@ -274,8 +274,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     "svds-200": lambda context: svds(context, 200),
     "svds-200-propack": lambda context: svds(context, 200, PROPACK),
     "svds-500": lambda context: svds(context, 500, ARPACK, ARPACK_MKL),
-    "svds-500-propack": lambda context: svds(context, 500, PROPACK),
-    "svds-500-randomized": lambda context: svds(context, 500, RANDOMIZED),
+    "svds-500-propack-randomized": lambda context: svds(context, 500, PROPACK, RANDOMIZED),
     **{f"svds-primme-{count}": partial(with_primme, count=count) for count in COUNTS},
     "svds-spark-200": with_spark,
     "svds-memory": memory,
