@@ -129,8 +129,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     2014). Beside what `svds` and `KMeans` take, holds 16 bytes a document and 64 a word, in passes up to 16 more a document (24
     while they are planned, 32 while a sample is drawn) and 16 for each document of the most frequent word; for each word of each
     topic up to 16, or 8 in each of one to eight lanes, as many as a quarter of the budget has room for: all of it within the
-    budget. Not within it: up to 16 MiB of rows that k-means++ chooses from (or 2 n_components rows, if they are more), and the
-    model, whose `vocabulary_` is a Python list; a corpus whose words would take more than the budget as strings is refused.
+    budget. k-means++ chooses from rows of a quarter of the budget, 16 MiB at most (from 2 n_components, if they are more). Not
+    within it: the model, whose `vocabulary_` is a Python list; a corpus whose words would take more than the budget as strings
+    is refused.
 
     `explain` counts passes over documents as if thresholds left all words; of a corpus in CSR only, and without two passes over
     its copy by words.
@@ -625,11 +626,14 @@ class _Corpus:
 
 def _seeds(rows: Array, count: int, random_state: np.random.RandomState) -> Floats:
     """k-means++ of some rows in their order: that of `KMeans` goes by the bits of rows, which other budgets change."""
-    most = max(2 * count, SAMPLE_BYTES // (8 * rows.shape[1]))
+    session, row_bytes = rows._session, 8 * rows.shape[1]
+    most = max(2 * count, min(SAMPLE_BYTES, session.memory // 4) // row_bytes)
     if len(rows) <= most:
         picked = np.arange(len(rows))
     else:
         picked = np.sort(sample_without_replacement(len(rows), most, random_state=random_state))
+    # As they are read, and in float64.
+    session._make_room(2 * row_bytes * len(picked))
     found: Floats = kmeans_plusplus(np.asarray(rows[picked], np.float64), count, random_state=random_state)[0]
     return found
 

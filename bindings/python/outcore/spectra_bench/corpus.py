@@ -16,8 +16,10 @@ from ..errors import ArgumentError
 
 TOPICS = 100
 WORDS_A_DOCUMENT = 60
-SHARED = 0.5
+SHARED = 0.3
 """The share of the words of a document that are drawn alike whatever its topics."""
+DOMINANT = 0.8
+"""That of the others which are drawn from the first of its two topics."""
 DOCUMENTS_AT_ONCE = 4096
 
 
@@ -41,8 +43,9 @@ def made(documents: int, words: int, *, seed: int = 1) -> sp.csr_matrix:
     for first in range(0, documents, DOCUMENTS_AT_ONCE):
         count = min(DOCUMENTS_AT_ONCE, documents - first)
         document = np.repeat(np.arange(count), random.poisson(WORDS_A_DOCUMENT, count))
-        # Two topics a document; frequent words are frequent in all of them.
-        own = random.integers(0, TOPICS, (count, 2))[document, random.integers(0, 2, len(document))]
+        # Frequent words are frequent in all topics.
+        second = (random.random(len(document)) >= DOMINANT).astype(np.int64)
+        own = random.integers(0, TOPICS, (count, 2))[document, second]
         rank = np.minimum(np.searchsorted(chances, random.random(len(document))), words - 1)
         word = np.where(random.random(len(document)) < SHARED, rank, orders[own, rank])
         counts = sp.coo_matrix((np.ones(len(document), np.float32), (document, word)), (count, words)).tocsr()
