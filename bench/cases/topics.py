@@ -112,7 +112,7 @@ def memory(context: Context) -> Case:
         Bound(read_bytes=float(a.learned_bytes), note="every count read once"),
         [a, limit_file(context)],
         limit_over_bytes=budget,
-        rounds=1,
+        rounds=3,
         notes=(QUALITY_NOTE,),
     )
 
