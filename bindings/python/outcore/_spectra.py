@@ -412,8 +412,9 @@ def native_options(
     check: bool = True,
     checkpoint: PathLike | None = None,
     random_state: int = 0,
+    left: bool = True,
 ) -> dict[str, Any]:
-    """What the native searches take.
+    """What the native searches take. `left`: whether left singular vectors are wanted.
 
     Raises
     ------
@@ -444,6 +445,7 @@ def native_options(
         "method": method,
         "v0": start,
         "check": bool(check),
+        "left": left,
         "checkpoint": None if checkpoint is None else full_path(checkpoint),
     }
 

@@ -209,7 +209,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     ) -> dict[str, Any]:
         """Components by an iteration on the centred matrix."""
         samples, features = shape
-        options = native_options(count, tol=ITERATION_TOL, random_state=self._seed())
+        options = native_options(count, tol=ITERATION_TOL, random_state=self._seed(), left=False)
         job = _native.svds(
             session._inner, matrix, options, columns["mean"], _is_far(columns, samples), _known(self, count, features)
         )
@@ -461,7 +461,8 @@ class TruncatedSVD(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
                 raise ArgumentError(
                     f"n_components={wanted!r} must be an integer from 1 to min(n_samples={samples}, n_features={features})"
                 )
-            options = native_options(wanted, tol=self.tol, method=self.method, random_state=seed_of(self.random_state))
+            seed = seed_of(self.random_state)
+            options = native_options(wanted, tol=self.tol, method=self.method, random_state=seed, left=False)
             matrix, columns = _columns(X, session, run)
             found = run(_native.svds(session._inner, matrix, options, known=_known(self, wanted, features)), "finding components")
             convergence(found, self.tol, stacklevel=3)

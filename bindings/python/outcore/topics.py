@@ -259,7 +259,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         _native.topic_sums(session._inner, empty, scales, none, np.zeros(count, np.float32), False, clusters, added, pairs)
         del scales, clusters, none
         if samples >= count:
-            options = native_options(min(count, samples, words), tol=self.tol)
+            options = native_options(min(count, samples, words), tol=self.tol, left=False)
             _native.svds(session._inner, empty, options)
             _native.kmeans_fit(session._inner, empty, np.zeros((count, words)), None, int(self.max_iter), 0.0, None)
 
@@ -277,7 +277,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         yield _native.topic_kept(inner, documents, scales, np.zeros(words))
         entries = np.full(samples, corpus.X.nnz // samples, np.uint32)
         yield _native.topic_thresholded(inner, documents, scales, np.zeros(words), entries)
-        yield _native.svds(inner, documents, native_options(min(count, samples, words), tol=self.tol))
+        yield _native.svds(inner, documents, native_options(min(count, samples, words), tol=self.tol, left=False))
         along, rows = (_native.temporary_matrix(inner, name, [side, count], "C") for side in (words, samples))
         yield _native.csrmm(inner, documents, along, 1.0, 0.0, None)
         yield _native.kmeans_fit(inner, rows, np.zeros((count, count)), None, rounds, 0.0, None)
@@ -326,7 +326,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         their entries times k in every round.
         """
         run, session, count = corpus.run, corpus.session, int(self.n_components)
-        options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed)
+        options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed, left=False)
         found = run(_native.svds(session._inner, left, options), "singular vectors")
         convergence(found, self.tol, stacklevel=4)
         self.singular_values_ = found["values"][::-1].copy()

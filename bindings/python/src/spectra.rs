@@ -33,6 +33,7 @@ pub(crate) struct Options {
     #[pyo3(from_py_with = start_vector)]
     v0: Option<Vec<f64>>,
     check: bool,
+    left: bool,
     checkpoint: Option<PathBuf>,
 }
 
@@ -72,6 +73,7 @@ impl Options {
             seed: self.seed,
             start: self.v0,
             check: self.check,
+            left: self.left,
             checkpoint: self.checkpoint,
             ..SpectrumOptions::new(self.k)
         })
@@ -244,7 +246,8 @@ fn spectrum(py: Python<'_>, found: Spectrum) -> PyResult<Py<PyAny>> {
 
 fn triplets(py: Python<'_>, found: Triplets) -> PyResult<Py<PyAny>> {
     let made = dictionary(py, found.values, found.residuals, found.facts)?;
-    made.set_item("left", vectors(py, found.left)?)?;
+    let left = found.left.map(|left| vectors(py, left));
+    made.set_item("left", left.transpose()?)?;
     made.set_item("right", vectors(py, found.right)?)?;
     Ok(made.into_any().unbind())
 }

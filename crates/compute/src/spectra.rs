@@ -34,6 +34,7 @@ use outcore_matrix::Rows;
 use self::checkpoint::Checkpoint;
 use self::course::{Given, Planned};
 use self::search::{Accuracy, Search};
+use self::tall::Tall;
 pub use self::tall::Vectors;
 use crate::operator::{Centred, Gram, Matrix, Operator, Turned, hash};
 
@@ -90,6 +91,8 @@ pub struct SpectrumOptions {
     pub known: Option<Vec<f64>>,
     /// Whether to look for pairs that were missed.
     pub check: bool,
+    /// Whether left singular vectors are wanted, which may be much longer than right ones.
+    pub left: bool,
     /// A file that tells, after each contraction, how far the search is. The caller removes it, when
     /// the results have a place.
     pub checkpoint: Option<PathBuf>,
@@ -117,6 +120,7 @@ impl SpectrumOptions {
             start: None,
             known: None,
             check: true,
+            left: true,
             checkpoint: None,
         }
     }
@@ -224,11 +228,11 @@ pub struct Spectrum {
     pub facts: SearchFacts,
 }
 
-/// Singular triplets, ascending. Of what is centred, signs are those that make the entry of largest
-/// magnitude of each right vector positive.
+/// Singular triplets, ascending. Of what is centred, and without left vectors, signs are those that make
+/// the entry of largest magnitude of each right vector positive.
 pub struct Triplets {
-    /// m x k.
-    pub left: Vectors,
+    /// m x k, if they were wanted.
+    pub left: Option<Vectors>,
     /// The singular values.
     pub values: Vec<f64>,
     /// n x k.
@@ -338,17 +342,12 @@ pub fn svds(
         signs_by_left: m >= n,
     };
     match sides.is_turned {
-        true => Ok(svds_tall(session, Turned(operator), dtype, options, sides)?.map(turned)),
+        true => svds_tall(session, Turned(operator), dtype, options, sides),
         false => svds_tall(session, operator, dtype, options, sides),
     }
 }
 
-fn turned(mut found: Triplets) -> Result<Triplets> {
-    std::mem::swap(&mut found.left, &mut found.right);
-    Ok(found)
-}
-
-/// By A^T A, whichever side is longer.
+/// By A^T A of this operator, whichever side is longer.
 fn svds_tall(
     session: &Session,
     operator: impl Operator + Send + 'static,
@@ -381,8 +380,10 @@ fn svds_tall(
         let held = stage.reserve("blocks of vectors", planned.blocks_bytes)?;
         let checkpoint = checkpoint(&options, &planned, &gram, "singular triplets");
         if let Some(known) = options.known.take_if(|_| sides.is_turned) {
-            let images = images(&gram.0, &known, planned.course.block, stage)?;
-            options.known = Some(images);
+            // One that goes on from a checkpoint has begun.
+            if !checkpoint.as_ref().is_some_and(Checkpoint::exists) {
+                options.known = Some(images(&gram.0, &known, planned.course.block, stage)?);
+            }
         }
         let search = Search::new(&own, &gram, &options, &planned.course, stage)?;
         let mut found = search.run(checkpoint.as_ref(), stage)?;
@@ -401,13 +402,28 @@ fn svds_tall(
         let mut facts = planned.facts(&found, &gram, options.count);
         facts.largest = facts.largest.sqrt();
         facts.missed_beyond = facts.missed_beyond.map(|square| square.max(0.0).sqrt());
-        let signs = match sides.signs_by_left {
+        // Where sides are turned, the caller's left vectors are those of the basis.
+        let (with_left, with_right) = (
+            options.left || sides.is_turned,
+            options.left || !sides.is_turned,
+        );
+        let signs = match with_left && (sides.signs_by_left || !with_right) {
             true => triplets.left.signs(stage)?,
             false => found.vectors.signs(stage)?,
         };
-        let (left, _left_held) = triplets.left.finish(signs.clone(), dtype, stage)?;
+        let finish = |vectors: Tall, is_wanted: bool, stage: &mut Stage| match is_wanted {
+            true => vectors.finish(signs.clone(), dtype, stage).map(Some),
+            false => Ok(None),
+        };
+        let left = finish(triplets.left, with_left, stage)?;
         drop(triplets.held);
-        let (right, _right_held) = found.vectors.finish(signs, dtype, stage)?;
+        let right = finish(found.vectors, with_right, stage)?;
+        let (left, right) = match sides.is_turned {
+            true => (right, left),
+            false => (left, right),
+        };
+        let (right, _right_held) = right.expect("right vectors are always wanted");
+        let (left, _left_held) = left.unzip();
         Ok(Triplets {
             left,
             values: triplets.values,
@@ -519,7 +535,7 @@ pub fn svds_of_centred_rows(
         signs_by_left: is_turned,
     };
     match is_turned {
-        true => Ok(svds_tall(session, Turned(centred), dtype, options, sides)?.map(turned)),
+        true => svds_tall(session, Turned(centred), dtype, options, sides),
         false => svds_tall(session, centred, dtype, options, sides),
     }
 }
@@ -554,14 +570,11 @@ pub fn svds_of_rows(
         is_turned,
         signs_by_left: !is_turned,
     };
-    if is_turned {
-        let rows = match rows {
-            Rows::Sparse(a) => Rows::Sparse(a.t()),
-            Rows::Dense(x) => Rows::Dense(x.t()),
-        };
-        let matrix = matrix(session, rows, &options)?;
-        return Ok(svds_tall(session, matrix, dtype, options, sides)?.map(turned));
-    }
+    let rows = match rows {
+        Rows::Sparse(a) if is_turned => Rows::Sparse(a.t()),
+        Rows::Dense(x) if is_turned => Rows::Dense(x.t()),
+        rows => rows,
+    };
     let matrix = matrix(session, rows, &options)?;
     svds_tall(session, matrix, dtype, options, sides)
 }

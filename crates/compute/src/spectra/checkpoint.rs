@@ -64,6 +64,11 @@ impl Checkpoint {
         }
     }
 
+    /// Whether there is one to go on from.
+    pub(super) fn exists(&self) -> bool {
+        self.file.path().exists()
+    }
+
     pub(super) fn save(&self, kept: &Kept, basis: &Tall, stage: &mut Stage) -> Result<()> {
         let state = State {
             problem: self.problem.clone(),
