@@ -650,7 +650,10 @@ mod testing {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{by_columns, session};
+    use outcore_core::Order;
+    use outcore_matrix::Array;
+
+    use super::testing::{by_columns, noise, session};
     use super::*;
     use crate::operator::Symmetric;
 
@@ -698,6 +701,42 @@ mod tests {
                 (first.values.clone(), first.residuals.clone())
             );
             assert!(other == bits, "{memory_bytes} bytes, {threads} threads");
+        }
+    }
+
+    #[test]
+    fn without_left_vectors_right_ones_are_the_same_but_for_signs() {
+        let (_folder, session) = session(64 << 20, 2);
+        for shape in [[300, 20], [20, 300]] {
+            let [m, n] = shape.map(|side| side as u64);
+            let x =
+                Array::temporary(&session, DType::F64, &[m, n], Order::Row).expect("there is room");
+            let values: Vec<f64> = noise(shape[0], shape[1], 1)
+                .col_iter()
+                .flat_map(|x| x.iter().copied().collect::<Vec<_>>())
+                .collect();
+            x.copy_from_slice(&values).expect("it can be written");
+            let [with, without] = [true, false].map(|left| {
+                let options = SpectrumOptions {
+                    left,
+                    ..SpectrumOptions::new(3)
+                };
+                let job = svds_of_rows(&session, &x, options);
+                job.expect("it fits").run().expect("nothing can fail")
+            });
+            assert!(with.left.is_some() && without.left.is_none());
+            assert_eq!(
+                (&with.values, &with.residuals),
+                (&without.values, &without.residuals)
+            );
+            let [one, other] = [with, without].map(|found| by_columns(&found.right));
+            for (one, other) in one.chunks(shape[1]).zip(other.chunks(shape[1])) {
+                let largest = other
+                    .iter()
+                    .fold(0.0f64, |a, b| if b.abs() > a.abs() { *b } else { a });
+                assert!(largest > 0.0, "the entry of largest magnitude is positive");
+                assert!(one.iter().zip(other).all(|(a, b)| a.abs() == b.abs()));
+            }
         }
     }
 
