@@ -307,6 +307,7 @@ def svds(
     mean: npt.NDArray[np.float64] | None = None,
     is_far: bool = False,
     known: npt.NDArray[np.float64] | None = None,
+    columns: npt.NDArray[np.float64] | None = None,
 ) -> Job: ...
 def svds_of_function(
     session: Session,

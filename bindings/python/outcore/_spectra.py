@@ -113,6 +113,9 @@ def convergence(
     converged = np.ones(len(residuals), np.bool_) if exact else residuals <= tol * largest
     if found["has_converged"]:
         why = f"products are rounded to {found['epsilon']:.1e} of the largest value, which leaves no smaller residual"
+    elif found["may_miss"]:
+        why = "each look for missed pairs has found further ones"
+        warnings.warn(f"pairs may be missing: {why}, the last one too", ConvergenceWarning, stacklevel=stacklevel)
     elif found["restarts"] < maxiter:
         why = "the basis holds all vectors there are, and rounding leaves no smaller residual"
     else:

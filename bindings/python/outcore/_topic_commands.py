@@ -47,6 +47,7 @@ def topics(
 ) -> None:
     """Topics of CORPUS, a folder with a matrix of documents and words, and the words that make them."""
     from . import from_numpy
+    from ._spectra import forget_checkpoint
     from .topics import TopicModel
 
     session = session_of(options)
@@ -65,12 +66,13 @@ def topics(
         if not Path(path).absolute().parent.is_dir():
             raise ArgumentError(f"{path} cannot be written: there is no such folder")
     began = time.perf_counter()
-    model.fit(x)
+    model._learn(x)
     seconds = time.perf_counter() - began
     if output is not None:
         from_numpy(output, model.components_)
     if weights is not None:
         model.transform(x, out=weights)
+    forget_checkpoint(checkpoint)
     coherence = model.coherence(x)
     found: list[dict[str, Any]] = [
         {

@@ -337,7 +337,8 @@ class SpectralClustering(ClusterMixin, Estimator):  # type: ignore[misc]
     labels_ : ndarray of shape (n_samples,), int32
     affinity_matrix_ : Sparse, SciPy sparse matrix, Array or ndarray of shape (n_samples, n_samples)
     eigenvalues_ : ndarray of shape (n_components,)
-        Of the normalized Laplacian, ascending.
+        1 less those of the normalized adjacency matrix, ascending: those of the normalized Laplacian, but 1 for a node without
+        edges.
     embedding_ : ndarray of shape (n_samples, n_components)
     n_features_in_ : int
     trace_ : Trace

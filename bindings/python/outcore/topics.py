@@ -129,9 +129,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     2014). Beside what `svds` and `KMeans` take, holds 16 bytes a document and 64 a word, in passes up to 16 more a document (24
     while they are planned, 32 while a sample is drawn) and 16 for each document of the most frequent word; for each word of each
     topic up to 16, or 8 in each of one to eight lanes, as many as a quarter of the budget has room for: all of it within the
-    budget. k-means++ chooses from rows of a quarter of the budget, 16 MiB at most (from 2 n_components, if they are more). Not
-    within it: the model, whose `vocabulary_` is a Python list; a corpus whose words would take more than the budget as strings
-    is refused.
+    budget. k-means++ chooses from rows of a quarter of what the first two leave, 16 MiB at most (from 2 n_components, if they are
+    more). Not within it: the model, whose `vocabulary_` is a Python list; a corpus whose words would take more than the budget as
+    strings is refused.
 
     `explain` counts passes over documents as if thresholds left all words; of a corpus in CSR only, and without two passes over
     its copy by words.
@@ -200,8 +200,16 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             For negative values, and for more topics than documents with words. NotFiniteError for NaN or infinity;
             OverBudgetError, before anything is read, where topics or what is known of documents have no room.
         """
+        self._learn(X)
+        forget_checkpoint(self.checkpoint)
+        return self
+
+    def _learn(self, X: Any) -> None:
+        """`fit` that leaves the checkpoint where it is."""
         self._check_parameters()
         with self._fitting(X, held=self._held_bytes) as (X, session, run):
+            if not X.shape[1]:
+                self._check_count(0, X, f"n_samples={X.shape[0]}")
             self._check_room(X, session)
             # Words that have no room are refused before anything is computed.
             _words_of(X, session)
@@ -217,8 +225,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             del kept, left
             self._keep(corpus, clusters, computed(X))
             self.vocabulary_ = _words_of(X, session)
-        forget_checkpoint(self.checkpoint)
-        return self
 
     def _check_parameters(self) -> None:
         for name, least in (("n_components", 1), ("max_iter", 1), ("n_edge_topics", 0), ("inference_iter", 0)):
@@ -260,7 +266,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         del scales, clusters, none
         if samples >= count:
             options = native_options(min(count, samples, words), tol=self.tol, left=False)
-            _native.svds(session._inner, empty, options)
+            _native.svds(session._inner, empty, options, columns=np.zeros(words))
             _native.kmeans_fit(session._inner, empty, np.zeros((count, words)), None, int(self.max_iter), 0.0, None)
 
     def _plan(self, corpus: _Corpus) -> NoReturn:
@@ -277,7 +283,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         yield _native.topic_kept(inner, documents, scales, np.zeros(words))
         entries = np.full(samples, corpus.X.nnz // samples, np.uint32)
         yield _native.topic_thresholded(inner, documents, scales, np.zeros(words), entries)
-        yield _native.svds(inner, documents, native_options(min(count, samples, words), tol=self.tol, left=False))
+        options = native_options(min(count, samples, words), tol=self.tol, left=False)
+        yield _native.svds(inner, documents, options, columns=np.zeros(words))
         along, rows = (_native.temporary_matrix(inner, name, [side, count], "C") for side in (words, samples))
         yield _native.csrmm(inner, documents, along, 1.0, 0.0, None)
         yield _native.kmeans_fit(inner, rows, np.zeros((count, count)), None, rounds, 0.0, None)
@@ -327,8 +334,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         """
         run, session, count = corpus.run, corpus.session, int(self.n_components)
         options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed, left=False)
-        found = run(_native.svds(session._inner, left, options), "singular vectors")
-        convergence(found, self.tol, stacklevel=4)
+        # The values of words that are left, as they are stored.
+        values = np.sqrt(self.thresholds_).astype(left.dtype).astype(np.float64)
+        found = run(_native.svds(session._inner, left, options, columns=values), "singular vectors")
+        del values
+        convergence(found, self.tol, stacklevel=5)
         self.singular_values_ = found["values"][::-1].copy()
         right = found_vectors(session, found["right"], len(found["values"]), np.dtype(np.float64))
         del found
@@ -433,7 +443,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         Raises
         ------
         OverBudgetError
-            Where the topics, 8 bytes a word of each, leave less than 1 MiB of the budget.
+            Where the topics, 16 bytes a word of each, leave less than 1 MiB of the budget.
 
         Notes
         -----

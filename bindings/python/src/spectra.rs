@@ -8,7 +8,7 @@ use outcore::operator::{Degrees, Given, GraphForm, Laplacian, Matrix};
 use outcore::spectra::{
     self, Method, SearchFacts, Spectrum, SpectrumOptions, Triplets, Vectors, Which,
 };
-use outcore::{DType, Error, Result};
+use outcore::{DType, Error, Result, Rows};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -110,7 +110,6 @@ fn given(name: String, shape: [usize; 2], products: Py<PyAny>) -> Given<Box<Prod
     Given::new(name, shape, Box::new(apply))
 }
 
-/// A graph's degrees and the weights of edges of nodes to themselves.
 /// Removes the checkpoint of a search whose results have been used.
 #[pyfunction]
 pub(crate) fn forget_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<()> {
@@ -118,6 +117,7 @@ pub(crate) fn forget_checkpoint(py: Python<'_>, path: PathBuf) -> PyResult<()> {
         .map_err(to_python)
 }
 
+/// A graph's degrees and the weights of edges of nodes to themselves.
 #[pyfunction]
 pub(crate) fn graph_degrees(
     py: Python<'_>,
@@ -188,9 +188,10 @@ pub(crate) fn eigsh_of_function(
 }
 
 /// Singular triplets of a matrix; with means, of the matrix less these. `known` are right vectors that
-/// are near them, one after another.
+/// are near them, one after another; `columns` tell that all entries of a column are one number, and which.
 #[pyfunction]
-#[pyo3(signature = (session, a, options, mean=None, is_far=false, known=None))]
+#[expect(clippy::too_many_arguments, reason = "what is known of a matrix")]
+#[pyo3(signature = (session, a, options, mean=None, is_far=false, known=None, columns=None))]
 pub(crate) fn svds(
     py: Python<'_>,
     session: &Session,
@@ -199,16 +200,21 @@ pub(crate) fn svds(
     mean: Option<PyReadonlyArray1<'_, f64>>,
     is_far: bool,
     known: Option<PyReadonlyArray1<'_, f64>>,
+    columns: Option<PyReadonlyArray1<'_, f64>>,
 ) -> PyResult<Job> {
     let (session, rows) = (session.get()?, sparse::rows(a)?);
-    let [mean, known] = [mean, known].map(|given| Some(given?.as_array().to_vec()));
+    let given = [mean, known, columns];
+    let [mean, known, columns] = given.map(|given| Some(given?.as_array().to_vec()));
     let options = SpectrumOptions {
         known,
         ..options.options()?
     };
-    let plan = || match mean {
-        Some(mean) => spectra::svds_of_centred_rows(session, rows, mean, is_far, options),
-        None => spectra::svds_of_rows(session, rows, options),
+    let plan = || match (mean, columns, &rows) {
+        (Some(mean), ..) => spectra::svds_of_centred_rows(session, rows, mean, is_far, options),
+        (_, Some(columns), Rows::Sparse(a)) => {
+            spectra::svds_of_equal_columns(session, a, columns, options)
+        }
+        _ => spectra::svds_of_rows(session, rows, options),
     };
     Job::plan(py, plan, triplets)
 }
@@ -267,6 +273,7 @@ fn dictionary(
     made.set_item("basis", facts.basis)?;
     made.set_item("in_memory", facts.in_memory)?;
     made.set_item("has_converged", facts.has_converged)?;
+    made.set_item("may_miss", facts.may_miss)?;
     made.set_item("missed_beyond", facts.missed_beyond)?;
     made.set_item("epsilon", facts.epsilon)?;
     made.set_item("largest", facts.largest)?;

@@ -61,7 +61,8 @@ def test_singular_triplets_are_those_of_lapack(
     check_triplets(a, found, k, 1e-6)
 
 
-def test_ranks_repeated_values_and_all_of_them(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("dtype", "tol"), [("float64", 1e-6), ("float32", 1e-4)])
+def test_ranks_repeated_values_and_all_of_them(dtype: str, tol: float, rng: np.random.Generator) -> None:
     cases: list[tuple[Any, int]] = [
         (np.zeros((40, 30)), 4),
         (np.eye(60), 7),
@@ -70,8 +71,9 @@ def test_ranks_repeated_values_and_all_of_them(rng: np.random.Generator) -> None
         (rng.standard_normal((20, 12)), 12),
         (np.diag(1 + 1e-9 * np.arange(80)), 5),
     ]
-    for a, k in cases:
-        check_triplets(a, svds(a, k), k, 1e-6)
+    for exact, k in cases:
+        a = exact.astype(dtype)
+        check_triplets(a, svds(a, k, tol=tol), k, tol)
     symmetric = rng.standard_normal((60, 60))
     symmetric += symmetric.T
     for k in (59, 60):
@@ -126,6 +128,22 @@ def test_eigenpairs_of_any_rank_and_multiplicity(
         assert found.converged.all()
 
 
+def test_small_values_of_single_precision_are_as_accurate_as_wanted(rng: np.random.Generator) -> None:
+    # Values over three orders of magnitude.
+    sides = [np.linalg.qr(rng.standard_normal((rows, 60)))[0] for rows in (500, 300)]
+    falling = (sides[0] * np.geomspace(1, 1e-3, 60) @ sides[1].T).astype("f4")
+    check_triplets(falling, svds(falling, 50, tol=1e-4), 50, 1e-4)
+
+
+def test_eigenpairs_of_matrices_by_columns(tmp_path: Path, rng: np.random.Generator) -> None:
+    a = rng.standard_normal((200, 200)) * (rng.random((200, 200)) < 0.2)
+    a += a.T
+    expected = eigsh(a, 5)
+    for x in (sp.csc_matrix(a), oc.from_scipy(tmp_path / "a", sp.csc_matrix(a)), oc.from_numpy(tmp_path / "a.npy", a, order="F")):
+        for one, other in zip(eigsh(x, 5), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(one), other, atol=1e-5)
+
+
 def test_hundreds_of_pairs_with_the_basis_in_scratch(tmp_path: Path, rng: np.random.Generator) -> None:
     # A permuted diagonal: what is to be found is known without LAPACK.
     values = 0.99 ** np.arange(20_000)
@@ -165,6 +183,7 @@ def test_eigenpairs_of_a_graph_larger_than_the_budget(tmp_path: Path) -> None:
     assert pass_bytes == pytest.approx(stored.nbytes, rel=0.01)
     assert plan.bytes_read == int(plan.notes["passes at least"]) * pass_bytes
     assert plan.bytes_read < trace.actual["bytes_read"] + trace.bytes_reused
+    assert int(plan.notes["passes at least"]) <= found.passes <= int(plan.notes["passes at most"])
 
 
 def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
@@ -181,6 +200,7 @@ def test_each_method_and_budget_finds_the_same(tmp_path: Path) -> None:
     ):
         found: Any = svds(stored, 12, memory=memory, **options)
         assert found.basis_in_memory == (memory != "4608KiB"), memory
+        assert found.block == (20 if options.get("method") == "randomized" else 16)
         told = oc.explain(svds, stored, 12, memory=memory, **options).notes
         assert int(told["passes at least"]) <= found.passes <= int(told["passes at most"])
         assert told["basis lies"] == ("in memory" if found.basis_in_memory else "in scratch")
@@ -343,7 +363,7 @@ def test_a_pair_that_the_start_vector_has_no_part_of_is_found() -> None:
     assert bounded.missed_beyond >= 8
 
 
-def test_a_triplet_that_the_start_vector_has_no_part_of_is_found() -> None:
+def test_a_triplet_that_the_start_vector_has_no_part_of_is_found(tmp_path: Path) -> None:
     a = np.diag(np.r_[10.0, 9.0, 8.0, np.linspace(0, 1, 197)])
     start = np.ones(200)
     start[0] = 0
@@ -352,6 +372,11 @@ def test_a_triplet_that_the_start_vector_has_no_part_of_is_found() -> None:
         found: Any = svds(a, 2, v0=start, block=block)
         np.testing.assert_allclose(found[1], [9, 10], atol=1e-6)
         assert 8 <= found.missed_beyond <= 16
+    # The start vector is of the shorter side, whichever that is.
+    tall = np.vstack([a, np.zeros((800, 200))])
+    for x in (tall, tall.T, sp.csr_matrix(tall), sp.csc_matrix(tall.T), oc.from_numpy(tmp_path / "wide.npy", tall.T.copy())):
+        np.testing.assert_allclose(svds(x, 2, v0=start, block=1, check=False)[1], [8, 9], atol=1e-6)
+        np.testing.assert_allclose(svds(x, 2, v0=start, block=1)[1], [9, 10], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -608,21 +633,26 @@ STORED = """
 import sys
 import numpy as np, outcore as oc
 oc.configure("64MiB", sys.argv[1], 2, allow_tmpfs_scratch=True)
-found = oc.linalg.svds(oc.open(sys.argv[2]), 12, memory="4608KiB", block=16, tol=1e-9, checkpoint=sys.argv[3])
-assert not found.basis_in_memory
+tol = float(sys.argv[5])
+found = oc.linalg.svds(oc.open(sys.argv[2]), 12, memory="4608KiB", block=16, tol=tol, checkpoint=sys.argv[3])
+assert found.basis_in_memory == (tol == 1e-4)
 np.savez(sys.argv[4], *found)
 """
 
 
-def test_a_killed_search_of_a_stored_matrix_goes_on_from_a_basis_in_scratch(tmp_path: Path) -> None:
-    oc.from_scipy(tmp_path / "a", sp.random(4000, 1500, 0.01, "csr", np.float64, random_state=3))
+@pytest.mark.parametrize(("dtype", "tol", "kills"), [("float64", 1e-9, (1, 2)), ("float32", 1e-4, (1,))])
+def test_a_killed_search_of_a_stored_matrix_goes_on_wherever_its_basis_lies(
+    dtype: Any, tol: float, kills: tuple[int, ...], tmp_path: Path
+) -> None:
+    oc.from_scipy(tmp_path / "a", sp.random(4000, 1500, 0.01, "csr", dtype, random_state=3))
     checkpoint = tmp_path / "checkpoint"
 
     def started(name: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", STORED, tmp_path / "scratch", tmp_path / "a", checkpoint, tmp_path / name])
+        arguments = [tmp_path / "scratch", tmp_path / "a", checkpoint, tmp_path / name, str(tol)]
+        return subprocess.Popen([sys.executable, "-c", STORED, *arguments])
 
     assert started("whole.npz").wait() == 0
-    for restarts in (1, 2):
+    for restarts in kills:
         search, seen = started("parts.npz"), set()
         while search.poll() is None and len(seen) < restarts:
             with contextlib.suppress(FileNotFoundError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
@@ -419,6 +420,8 @@ def test_words_come_from_the_corpus(tmp_path: Path) -> None:
         assert model.top_words(1)[0] == [int(model.components_[0].argmax())]
     with pytest.raises(errors.ShapeError, match="3 words, but the corpus 8"):
         model.top_words(4, ["a", "b", "c"])
+    frame = pd.DataFrame(vectorizer.transform(texts).toarray(), columns=vectorizer.get_feature_names_out())
+    assert sorted(map(sorted, map(set, TopicModel(2).fit(frame).top_words(4)))) == sorted(map(sorted, groups))
 
 
 @pytest.mark.parametrize("place", ["memory", "stored"])
@@ -427,8 +430,9 @@ def test_a_corpus_without_topics_is_refused(place: str, tmp_path: Path) -> None:
         x = sp.csr_matrix(np.asarray(x, "f8"))
         return TopicModel(k, **options).fit(oc.from_scipy(tmp_path / "x", x) if place == "stored" else x)
 
-    with pytest.raises(errors.ArgumentError, match="has no words"):
-        fit(np.zeros((5, 3)))
+    for words in (3, 0):
+        with pytest.raises(ValueError, match=r"has no words|0 feature\(s\)"):
+            fit(np.zeros((5, words)))
     with pytest.raises(errors.ArgumentError, match=r"1 document\(s\) with words"):
         fit([[1, 2, 0]])
     with pytest.raises(errors.ArgumentError, match=r"2 document\(s\) with words .*n_components=3"):
@@ -505,19 +509,20 @@ PROGRAM = """
 import sys, numpy as np, outcore as oc
 from outcore.topics import TopicModel
 oc.configure("32MiB", sys.argv[1], 2, allow_tmpfs_scratch=True)
-model = TopicModel(12, tol=1e-9, checkpoint=sys.argv[3]).fit(oc.open(sys.argv[2]))
+model = TopicModel(12, tol=float(sys.argv[5]), checkpoint=sys.argv[3]).fit(oc.open(sys.argv[2]))
 np.savez(sys.argv[4], topics=model.components_, labels=model.labels_)
 """
 
 
-def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "tol"), [("f8", "1e-9"), ("f4", "1e-4")])
+def test_a_killed_fit_goes_on_with_the_same_bits(dtype: str, tol: str, tmp_path: Path) -> None:
     random = np.random.default_rng(2)
-    oc.from_scipy(tmp_path / "x", sp.csr_matrix(random.poisson(0.3, (2000, 300)).astype("f8")))
+    oc.from_scipy(tmp_path / "x", sp.csr_matrix(random.poisson(0.3, (2000, 300)).astype(dtype)))
     checkpoint = tmp_path / "checkpoint"
 
     def start(name: str) -> subprocess.Popen[bytes]:
         arguments = [str(tmp_path / part) for part in ("scratch", "x", "checkpoint", name)]
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments, tol])
 
     assert start("whole.npz").wait(120) == 0
     running = start("parts.npz")
@@ -545,6 +550,18 @@ def test_a_fit_that_ends_after_its_search_goes_on_from_there(tmp_path: Path, mon
     assert not checkpoint.exists()
     np.testing.assert_array_equal(model.components_, expected.components_)
     np.testing.assert_array_equal(model.labels_, expected.labels_)
+
+
+def test_the_command_keeps_its_checkpoint_until_results_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, checkpoint = sp.csr_matrix(np.random.default_rng(2).poisson(0.3, (800, 200)).astype("f8")), tmp_path / "checkpoint"
+    oc.from_scipy(tmp_path / "x", x)
+    command = ["topics", str(tmp_path / "x"), "-k", "8", "--checkpoint", str(checkpoint), "-o", str(tmp_path / "topics.npy")]
+    with monkeypatch.context() as patch:
+        patch.setattr(oc, "from_numpy", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        assert "no space" in str(CliRunner().invoke(cli, command).exception)
+    assert checkpoint.exists()
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    assert not checkpoint.exists()
 
 
 def test_the_command(tmp_path: Path) -> None:

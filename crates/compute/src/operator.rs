@@ -9,6 +9,7 @@ mod converted;
 mod gram;
 mod laplacian;
 mod matrix;
+mod scaled;
 mod turned;
 
 use outcore_kernels::{Mat, MatMut, MatRef};
@@ -17,6 +18,7 @@ pub use centred::Centred;
 pub use gram::Gram;
 pub use laplacian::{Degrees, GraphForm, Laplacian};
 pub use matrix::Matrix;
+pub use scaled::Scaled;
 pub use turned::Turned;
 
 use outcore_core::{Error, Result, Stage};

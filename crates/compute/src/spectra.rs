@@ -29,14 +29,14 @@ use outcore_core::checkpoint::CheckpointFile;
 use outcore_core::{DType, Error, Job, RealType, Result, Session, Stage};
 use outcore_engine::Plan;
 use outcore_kernels::{Mat, MatRef};
-use outcore_matrix::Rows;
+use outcore_matrix::{Compressed, Rows, Sparse};
 
 use self::checkpoint::Checkpoint;
 use self::course::{Given, Planned};
 use self::search::{Accuracy, Search};
 use self::tall::Tall;
 pub use self::tall::Vectors;
-use crate::operator::{Centred, Gram, Matrix, Operator, Turned, hash};
+use crate::operator::{Centred, Gram, Matrix, Operator, Scaled, Turned, hash};
 
 /// Products in f32 are accurate enough for tolerances from this one on.
 const SINGLE_FROM: f64 = 1e-4;
@@ -209,6 +209,8 @@ pub struct SearchFacts {
     /// Beyond this value nothing is missing, with a probability of 1 - 1e-6; nothing where that was
     /// not looked at, or where no pair can be left.
     pub missed_beyond: Option<f64>,
+    /// Pairs may be missing: the last check has found further ones, as those before it have.
+    pub may_miss: bool,
     /// What products are rounded to.
     pub epsilon: f64,
     /// The largest magnitude of an eigenvalue that was seen, the norm of the operator; the largest
@@ -561,11 +563,7 @@ pub fn svds_of_rows(
 ) -> Result<Job<Triplets>> {
     let rows = rows.into();
     let dtype = rows.real()?.into();
-    // What is used twice in one pass is a line; the other side may be longer by so much.
-    let (lines, width) = (rows.count(), rows.width());
-    let by_columns =
-        matches!(&rows, Rows::Sparse(a) if a.format() == outcore_matrix::Compressed::Columns);
-    let is_turned = by_columns != (width > 4 * lines);
+    let is_turned = is_turned(&rows);
     let sides = Sides {
         is_turned,
         signs_by_left: !is_turned,
@@ -577,6 +575,54 @@ pub fn svds_of_rows(
     };
     let matrix = matrix(session, rows, &options)?;
     svds_tall(session, matrix, dtype, options, sides)
+}
+
+/// Whether triplets of a matrix are searched for along its rows.
+fn is_turned(rows: &Rows) -> bool {
+    // What is used twice in one pass is a line; the other side may be longer by so much.
+    let (lines, width) = (rows.count(), rows.width());
+    let by_columns = matches!(rows, Rows::Sparse(a) if a.format() == Compressed::Columns);
+    by_columns != (width > 4 * lines)
+}
+
+/// Singular triplets of a sparse matrix of which all entries of a column are one number: where a search
+/// is along columns it does not read them, which are half of the matrix.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::spectra::{SpectrumOptions, svds_of_equal_columns};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]]
+/// let found = svds_of_equal_columns(&session, &a, vec![1.0, 3.0, 2.0], SpectrumOptions::new(2))?.run()?;
+/// assert!((found.values[0] - 5f64.sqrt()).abs() < 1e-6 && (found.values[1] - 3.0).abs() < 1e-6);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`svds`]; [`Error::Shape`] for another number of columns.
+pub fn svds_of_equal_columns(
+    session: &Session,
+    a: &Sparse,
+    values: Vec<f64>,
+    options: SpectrumOptions,
+) -> Result<Job<Triplets>> {
+    if values.len() as u64 != a.cols() {
+        return Err(Error::shape(format!(
+            "{} has {} columns, there is another number of values",
+            a.name(),
+            a.cols()
+        )));
+    }
+    let rows = Rows::from(a);
+    let Some(pattern) = a.pattern().filter(|_| !is_turned(&rows)) else {
+        return svds_of_rows(session, rows, options);
+    };
+    let sides = Sides {
+        is_turned: false,
+        signs_by_left: true,
+    };
+    let operator = Scaled::new(matrix(session, pattern.into(), &options)?, values)?;
+    svds_tall(session, operator, a.dtype(), options, sides)
 }
 
 fn matrix(session: &Session, rows: Rows, options: &SpectrumOptions) -> Result<Matrix> {

@@ -74,8 +74,8 @@ pub use faer::perm::swap_cols_idx;
 pub use faer::{Mat, MatMut, MatRef};
 pub use gram::{Byte, byte_gram, byte_gram_held_bytes, byte_gram_scratch_bytes, byte_gram_until};
 pub use nearest::{
-    Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch,
-    nearest_until, row_squares,
+    Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_of_products,
+    nearest_scratch, nearest_until, row_squares,
 };
 pub use neighbors::{
     Comparison, KnownBlock, Metric, Neighbor, NeighborTile, NumberedRows, Numbers, Pair, Postings,

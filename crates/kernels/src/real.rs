@@ -1,5 +1,7 @@
 //! The element types: f32 and f64, and nothing else.
 
+#![allow(unsafe_code)]
+
 use bytemuck::Pod;
 use pulp::Simd;
 use std::fmt::{Debug, Display};
@@ -100,7 +102,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($type:ident, $dtype:expr, $vector:ident, $lanes:ident, $splat:ident, $slice:ident, $slice_mut:ident, $load:ident, $store:ident, $mul:ident, $mul_add:ident) => {
+    ($type:ident, $dtype:expr, $vector:ident, $lanes:ident, $splat:ident, $slice:ident, $slice_mut:ident, $mask:ident, $unsigned:ident, $load:ident, $store:ident, $mul:ident, $mul_add:ident) => {
         impl Real for $type {
             const DTYPE: RealType = $dtype;
             const ZERO: Self = 0.0;
@@ -147,11 +149,15 @@ macro_rules! real {
             }
             #[inline(always)]
             fn load<S: Simd>(simd: S, from: &[Self]) -> S::$vector {
-                simd.$load(from)
+                let mask = simd.$mask(0, from.len() as $unsigned).mask();
+                // SAFETY: only lanes of the slice are read.
+                unsafe { simd.$load(mask.into(), from.as_ptr()) }
             }
             #[inline(always)]
             fn store<S: Simd>(simd: S, into: &mut [Self], value: S::$vector) {
-                simd.$store(into, value);
+                let mask = simd.$mask(0, into.len() as $unsigned).mask();
+                // SAFETY: only lanes of the slice are written.
+                unsafe { simd.$store(mask.into(), into.as_mut_ptr(), value) }
             }
             #[inline(always)]
             fn times<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
@@ -172,8 +178,10 @@ real!(
     splat_f32s,
     as_simd_f32s,
     as_mut_simd_f32s,
-    partial_load_f32s,
-    partial_store_f32s,
+    mask_between_m32s,
+    u32,
+    mask_load_ptr_f32s,
+    mask_store_ptr_f32s,
     mul_f32s,
     mul_add_f32s
 );
@@ -185,8 +193,10 @@ real!(
     splat_f64s,
     as_simd_f64s,
     as_mut_simd_f64s,
-    partial_load_f64s,
-    partial_store_f64s,
+    mask_between_m64s,
+    u64,
+    mask_load_ptr_f64s,
+    mask_store_ptr_f64s,
     mul_f64s,
     mul_add_f64s
 );

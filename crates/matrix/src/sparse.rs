@@ -203,6 +203,45 @@ impl Sparse {
         }
     }
 
+    /// The same places with ones, a view whose values are not read; nothing of tiles.
+    ///
+    /// ```
+    #[doc = include_str!("setup.doctest")]
+    /// // a = [[1, 0, 2], [0, 3, 0]]
+    /// let ones = a.pattern().expect("it lies in arrays");
+    /// assert_eq!(bytemuck::cast_slice::<u8, f32>(&ones.read()?.run()?.values), [1.0; 0]);
+    /// assert!(!ones.has_values() && ones.nbytes() < a.nbytes());
+    /// # Ok::<(), outcore_core::Error>(())
+    /// ```
+    pub fn pattern(&self) -> Option<Sparse> {
+        let Parts {
+            name, path, cuts, ..
+        } = &*self.parts;
+        let Form::Arrays {
+            offsets, indices, ..
+        } = &self.parts.form
+        else {
+            return None;
+        };
+        let form = Form::Arrays {
+            offsets: offsets.clone(),
+            indices: indices.clone(),
+            values: None,
+        };
+        let (name, path, cuts) = (name.clone(), path.clone(), cuts.clone());
+        let parts = Parts {
+            name,
+            path,
+            cuts,
+            form,
+            ..*self.parts
+        };
+        Some(Sparse {
+            parts: Arc::new(parts),
+            ..self.clone()
+        })
+    }
+
     /// Some rows, of a matrix whose lines are rows, as a view. Reads two offsets.
     ///
     /// ```

@@ -18,6 +18,7 @@ use outcore_kernels::{Lines, Real, csrmm_flops, view, view_mut};
 use outcore_matrix::Sparse;
 use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
 
+use super::block::RowStates;
 use super::centers::Centers;
 use super::drive::AllStates;
 use super::farthest::{self, Far};
@@ -26,9 +27,13 @@ use super::{Division, Lloyd, Round, Source, SumsPlan, Weights, checked, label_by
 use crate::linalg::numbers;
 use crate::pass::Rows;
 
-/// Of rows and their products with all centres, which are to stay in the processor's cache; more where a plan would have more
-/// blocks than [`BLOCKS_MAX`].
-const PIECE_BYTES: u64 = 512 << 10;
+/// Of rows that a task reads, and what it holds of each: enough for requests that are no burden, and few tasks; more where a
+/// plan would have more blocks than [`BLOCKS_MAX`].
+const BLOCK_BYTES: u64 = 4 << 20;
+
+/// Of rows that are compared together and their products with all centres, which are to stay in the processor's cache. Of tiles,
+/// whose lines are not found one by one, a block is as small.
+const PART_BYTES: u64 = 512 << 10;
 
 /// Blocks of a plan whose two tasks, a kilobyte each, are little enough beside the budget. Of matrices from 64 GiB on, whose
 /// pieces cannot be larger, there are more.
@@ -54,6 +59,8 @@ pub(super) struct SparseBlocks {
     x: Sparse,
     /// Of each block: some whole lines, or the parts of one.
     pieces: Vec<Vec<Piece>>,
+    /// Lines that are compared together.
+    part_lines: usize,
 }
 
 impl<T: Real> Lloyd<T, SparseBlocks> {
@@ -70,11 +77,17 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let division = Division::new(centers, shape, n, fixed, true);
         let k = shape.clusters as u64;
         let panel_bytes = division.split.panel_bytes();
+        let row_bytes = COMPARED_BYTES + (AHEAD * size_of::<Change>()) as u64;
+        let part_lines = (PART_BYTES / (k * element + x.stored_bytes() / n.max(1))).max(1);
+        let (part_lines, block_bytes) = match x.is_tiled() {
+            true => (n.max(1), PART_BYTES),
+            false => (part_lines, BLOCK_BYTES),
+        };
+        let beside = |lines: u64| lines * row_bytes + lines.min(part_lines) * k * element;
         // Pieces are half full at least.
-        let row_bytes = k * element + COMPARED_BYTES + (AHEAD * size_of::<Change>()) as u64;
-        let wanted_bytes = 2 * (x.stored_bytes() + n * row_bytes) / BLOCKS_MAX;
-        let piece_bytes = panel_bytes.min(PIECE_BYTES.max(wanted_bytes));
-        let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * row_bytes));
+        let wanted_bytes = 2 * (x.stored_bytes() + beside(n)) / BLOCKS_MAX;
+        let block_bytes = panel_bytes.min(block_bytes.max(wanted_bytes));
+        let pieces = whole_lines(&x.pieces(block_bytes, beside));
         if pieces.len() as u64 > BLOCKS_MAX && panel_bytes < wanted_bytes {
             return Err(Error::OverBudget {
                 what: format!("{k} centres and pieces of {}", x.name()),
@@ -93,7 +106,11 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
             blocks: pieces.iter().map(|block| block[0].lines()).collect(),
             division,
             over: None,
-            source: SparseBlocks { x, pieces },
+            source: SparseBlocks {
+                x,
+                pieces,
+                part_lines: part_lines as usize,
+            },
         })
     }
 
@@ -121,8 +138,9 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let lines = self.len_of(block);
         let flops = csrmm_flops(self.entries_of(block) as usize, self.shape.clusters);
         let task = Task::new("assign").flops(flops);
+        let part_lines = lines.min(self.source.part_lines);
         let task = task
-            .scratch(lines * self.shape.clusters * size_of::<T>())
+            .scratch(part_lines * self.shape.clusters * size_of::<T>())
             .held(COMPARED_BYTES as usize * lines);
         self.reads(plan, block, task)
     }
@@ -201,6 +219,7 @@ impl<T: Real> Source<T> for SparseBlocks {
                 first: moved.is_none(),
                 first_row: lloyd.blocks[block].start,
                 lines: lloyd.len_of(block),
+                part_lines: lloyd.source.part_lines,
                 pieces: lloyd.read(block),
             });
             let (own, into) = (Arc::clone(&comparison), Arc::clone(&found));
@@ -252,7 +271,7 @@ impl<T: Real> Source<T> for SparseBlocks {
                     let all = states.labels.len();
                     for first in (0..all).step_by(AT_ONCE) {
                         let some = first..(first + AT_ONCE).min(all);
-                        let rows = rows_of::<T>(&read, cx.blocks, some.clone(), all)?;
+                        let rows = rows_of::<T>(&read, cx.blocks, some.clone())?;
                         for (line, entries) in some.zip(rows) {
                             if cx.cancelled.load(Ordering::Relaxed) {
                                 return Err(Error::Cancelled.into());
@@ -286,20 +305,18 @@ fn from_of(change: &Change) -> Option<u32> {
 }
 
 /// Rows whose entries are listed at a time.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 1024;
 
 /// The entries of some of the lines of a block.
 fn rows_of<T: Real>(
     pieces: &[PieceBlocks],
     blocks: &[Block],
     some: Range<usize>,
-    lines: usize,
 ) -> Result<Vec<Entries>> {
     let mut rows = vec![Entries::new(); some.len()];
-    let picked: Vec<bool> = (0..lines).map(|line| some.contains(&line)).collect();
     for (piece, blocks) in each_piece(pieces, blocks) {
-        with_lines!(piece, blocks, T, a => kernels::Picked::new(a, &picked).each_line(|line, entries| {
-            entries.each(|place, value| rows[line - some.start].push((place, value.f64())));
+        with_lines!(piece, blocks, T, a => a.part(some.clone()).each_line(|line, entries| {
+            entries.each(|place, value| rows[line].push((place, value.f64())));
         }));
     }
     Ok(rows)
@@ -324,6 +341,17 @@ struct Found {
     squares: [f64; 2],
 }
 
+/// What the lines of a block come to, as far as they have been multiplied.
+struct Products<'a, T> {
+    /// Lines to compare.
+    picked: Vec<bool>,
+    /// With all centres, of the lines of one part.
+    scores: &'a mut [T],
+    squares: Vec<f64>,
+    /// Of entries.
+    counts: Vec<u32>,
+}
+
 /// What a round does with one block.
 struct Comparison<T: Real> {
     shape: Shape,
@@ -335,6 +363,8 @@ struct Comparison<T: Real> {
     first: bool,
     first_row: u64,
     lines: usize,
+    /// Lines that are compared together.
+    part_lines: usize,
     pieces: Vec<PieceBlocks>,
 }
 
@@ -351,7 +381,7 @@ impl<T: Real> Comparison<T> {
         stop: &dyn Fn() -> bool,
     ) -> Result<Found> {
         let states = &mut *self.states[block].locked();
-        let (n, k, d) = (self.lines, self.shape.clusters, self.shape.features);
+        let n = self.lines;
         let mut picked = vec![self.first || !states.has_bounds(); n];
         if !picked.first().copied().unwrap_or(true) {
             states
@@ -359,44 +389,81 @@ impl<T: Real> Comparison<T> {
                 .into_iter()
                 .for_each(|row| picked[row as usize] = true);
         }
-        let scores = &mut scores[..n * k];
-        scores.fill(T::ZERO);
-        let (mut squares, mut counts) = (vec![0.0; n], vec![0u32; n]);
-        for (piece, blocks) in each_piece(&self.pieces, blocks) {
-            with_lines!(piece, blocks, T, a => {
-                let some = kernels::Picked::new(a, &picked);
-                let across = view(&self.across, d, k, k, 1)?;
-                kernels::csrmm_until(view_mut(scores, n, k, k, 1)?, T::ONE, some, across, 0, T::ONE, stop)?;
-                some.each_line(|line, entries| {
-                    counts[line] += entries.len() as u32;
-                    entries.each(|_, value| squares[line] += value.f64() * value.f64());
-                });
-            });
-            // Of what was stopped the scores are wrong. A row of many pieces takes the time of all.
-            if stop() {
-                return Err(Error::Cancelled);
-            }
-        }
+        let mut products = Products {
+            picked,
+            scores,
+            squares: vec![0.0; n],
+            counts: vec![0; n],
+        };
         let mut found = Found::default();
-        for (line, scores) in scores
-            .chunks_exact(k)
-            .enumerate()
-            .filter(|(line, _)| picked[*line])
-        {
-            let (mut label, mut first, mut second) = (0, f64::INFINITY, f64::INFINITY);
-            for (cluster, (score, square)) in scores.iter().zip(&self.centers.squares).enumerate() {
-                let value = square.f64() - 2.0 * score.f64();
-                if value < first {
-                    (label, first, second) = (cluster as u32, value, first);
-                } else {
-                    second = second.min(value);
+        for (at, (piece, lines)) in each_piece(&self.pieces, blocks).enumerate() {
+            with_lines!(piece, lines, T, a => for part in self.parts() {
+                self.multiply(a.part(part.clone()), &part, at == 0, &mut products, stop)?;
+                // Blocks of several pieces are of one line.
+                if at + 1 == self.pieces.len() && let Err(line) = self.keep_nearest(part, &products, states, &mut found) {
+                    return Err(self.locate(blocks, line)?);
                 }
-            }
-            let (square, before) = (squares[line], states.labels[line]);
+            });
+        }
+        found.changes.shrink_to_fit();
+        Ok(found)
+    }
+
+    /// Lines that are compared together.
+    fn parts(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let (lines, step) = (self.lines, self.part_lines);
+        let firsts = (0..lines).step_by(step);
+        firsts.map(move |first| first..lines.min(first + step))
+    }
+
+    /// Multiplies what of a part's lines is in one piece, the first or another, with all centres.
+    fn multiply(
+        &self,
+        lines: impl Lines<T>,
+        part: &Range<usize>,
+        is_first: bool,
+        products: &mut Products<'_, T>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let Shape { clusters, features } = self.shape;
+        let lines = kernels::Picked::new(lines, &products.picked[part.clone()]);
+        let scores = &mut products.scores[..part.len() * clusters];
+        if is_first {
+            scores.fill(T::ZERO);
+        }
+        let scores = view_mut(scores, part.len(), clusters, clusters, 1)?;
+        let across = view(&self.across, features, clusters, clusters, 1)?;
+        kernels::csrmm_until(scores, T::ONE, lines, across, 0, T::ONE, stop)?;
+        // Of what was stopped the scores are wrong. A row of many pieces takes the time of all.
+        if stop() {
+            return Err(Error::Cancelled);
+        }
+        let squares = &mut products.squares[part.clone()];
+        let counts = &mut products.counts[part.clone()];
+        lines.each_line(|line, entries| {
+            counts[line] += entries.len() as u32;
+            entries.each(|_, value| squares[line] += value.f64() * value.f64());
+        });
+        Ok(())
+    }
+
+    /// Keeps the nearest centres of a part's lines; the first line without one, of which a distance is not finite.
+    fn keep_nearest(
+        &self,
+        part: Range<usize>,
+        products: &Products<'_, T>,
+        states: &mut RowStates<T>,
+        found: &mut Found,
+    ) -> std::result::Result<(), usize> {
+        let scores = products.scores.chunks_exact(self.shape.clusters);
+        for (line, scores) in part.zip(scores).filter(|(line, _)| products.picked[*line]) {
+            let (square, before) = (products.squares[line], states.labels[line]);
+            let (label, first, second) =
+                kernels::nearest_of_products(scores, &self.centers.squares, before);
             if !(square + first).is_finite() {
-                return Err(self.locate(blocks, line, n)?);
+                return Err(line);
             }
-            let error = (f64::from(counts[line]) + 8.0)
+            let error = (f64::from(products.counts[line]) + 8.0)
                 * T::EPSILON.f64()
                 * (square.sqrt() + self.centers.reach).powi(2);
             states.keep(line, label, square + first, square + second, error, 0.0);
@@ -413,8 +480,7 @@ impl<T: Real> Comparison<T> {
                 found.squares[1] += square;
             }
         }
-        found.changes.shrink_to_fit();
-        Ok(found)
+        Ok(())
     }
 
     /// Adds the rows that have changed.
@@ -449,8 +515,8 @@ impl<T: Real> Comparison<T> {
     }
 
     /// Which entry of a row is not finite.
-    fn locate(&self, blocks: &[Block], line: usize, lines: usize) -> Result<Error> {
-        let rows = rows_of::<T>(&self.pieces, blocks, line..line + 1, lines)?;
+    fn locate(&self, blocks: &[Block], line: usize) -> Result<Error> {
+        let rows = rows_of::<T>(&self.pieces, blocks, line..line + 1)?;
         let found = rows[0].iter().find(|(_, value)| !value.is_finite());
         Ok(match found {
             Some(&(place, _)) => Error::NotFinite {

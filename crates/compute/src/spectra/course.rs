@@ -531,6 +531,7 @@ impl Planned {
             missed_beyond: found
                 .missed_beyond
                 .filter(|_| count < self.course.layout.rows),
+            may_miss: found.may_miss,
             epsilon: operator.epsilon(),
             largest: found.largest,
         }

@@ -28,8 +28,13 @@ use super::tall::{Tall, TallLayout};
 use super::{SpectrumOptions, Which};
 use crate::operator::Operator;
 
-/// Residuals are not asked to be smaller than this many roundings of a product.
+/// Residuals of this many roundings of a product are small enough once the basis is full, which may not
+/// make them smaller.
 const ROUNDINGS: f64 = 16.0;
+
+/// And of so few at any time. Squares of small values are small: in f32 a tolerance of 1e-4 asks for as
+/// little of those that are some thousandths of the largest.
+const FEW_ROUNDINGS: f64 = 2.0;
 
 /// The part of the tolerance at which a search ends.
 const SHARE: f64 = 0.5;
@@ -94,8 +99,8 @@ impl Accuracy {
         }
     }
 
-    /// The residual that a pair with this value may have.
-    fn allowed(self, value: f64, largest: f64, epsilon: f64) -> f64 {
+    /// The residual that a pair with this value may have: `rounding` is relative to the largest.
+    fn allowed(self, value: f64, largest: f64, rounding: f64) -> f64 {
         let wanted = match self {
             Accuracy::Eigen(tolerance) => tolerance * largest,
             Accuracy::Singular(tolerance) => {
@@ -104,7 +109,7 @@ impl Accuracy {
             }
         };
         // The check keeps pairs as they are, and adds to what is left of them.
-        (SHARE * wanted).max(ROUNDINGS * epsilon * largest)
+        (SHARE * wanted).max(rounding * largest)
     }
 }
 
@@ -129,6 +134,8 @@ pub(super) struct Found {
     pub(super) has_converged: bool,
     /// No pair with a value beyond this one is missing, most probably.
     pub(super) missed_beyond: Option<f64>,
+    /// The last check has found further pairs, as those before it have.
+    pub(super) may_miss: bool,
 }
 
 pub(super) struct Search<'a, O> {
@@ -231,14 +238,10 @@ impl<'a, O: Operator> Search<'a, O> {
             let wanted = self.options.count.min(columns);
             let residual = |at: usize| last.col(at).norm_l2();
             let largest = ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
-            let epsilon = self.operator.epsilon();
-            let converged = (0..wanted).filter(|&at| {
-                residual(at)
-                    <= self
-                        .course
-                        .accuracy
-                        .allowed(ritz.values[at], largest, epsilon)
-            });
+            let roundings = if is_full { ROUNDINGS } else { FEW_ROUNDINGS };
+            let rounding = roundings * self.operator.epsilon();
+            let allowed = |value| self.course.accuracy.allowed(value, largest, rounding);
+            let converged = (0..wanted).filter(|&at| residual(at) <= allowed(ritz.values[at]));
             let converged = converged.count();
             stage.reach(0.9 * converged as f64 / self.options.count.max(1) as f64);
             let has_converged = converged == self.options.count;
@@ -252,7 +255,10 @@ impl<'a, O: Operator> Search<'a, O> {
                 || has_brought && self.checks >= checks_max(self.options, self.course.block);
             let may_end = is_whole || !self.options.check || is_checked && !has_brought;
             if is_whole || is_last || has_converged && may_end {
-                return self.end(&ritz, has_converged && !has_brought, is_whole, stage);
+                let may_miss = has_brought && !is_whole;
+                let mut found = self.end(&ritz, has_converged && !may_miss, is_whole, stage)?;
+                found.may_miss = may_miss;
+                return Ok(found);
             }
             if has_converged && (is_checked || self.checked.is_none()) {
                 self.check_anew(&ritz, stage)?;
@@ -273,8 +279,8 @@ impl<'a, O: Operator> Search<'a, O> {
 
     /// Whether the check has found pairs that are wanted and were not there when it began.
     fn has_brought(&self, ritz: &Eigen<f64>, largest: f64) -> bool {
-        let epsilon = self.operator.epsilon();
-        let allowed = |value| self.course.accuracy.allowed(value, largest, epsilon);
+        let rounding = ROUNDINGS * self.operator.epsilon();
+        let allowed = |value| self.course.accuracy.allowed(value, largest, rounding);
         (self.wanted_before.iter().zip(&ritz.values))
             .any(|(before, value)| (before - value).abs() > 2.0 * allowed(*value))
     }
@@ -585,6 +591,7 @@ impl<'a, O: Operator> Search<'a, O> {
             largest: ritz.values.iter().fold(0.0, |a: f64, b| a.max(b.abs())),
             has_converged,
             missed_beyond,
+            may_miss: false,
         })
     }
 

@@ -247,27 +247,65 @@ fn fold<T: Real>(known: Nearest<'_, T>, product: &[T], squares: &[T], start: u32
         ..
     } = known;
     for (at, line) in product.chunks_exact(squares.len()).enumerate() {
-        (first[at], label[at], second[at]) =
-            least((first[at], label[at], second[at]), line, squares, start);
+        let known = (first[at], label[at], second[at]);
+        (first[at], label[at], second[at]) = least(
+            known,
+            line,
+            squares,
+            start,
+            #[inline(always)]
+            |square, product| square + product,
+        );
     }
 }
 
-/// The smallest of the known value and the sums of two lines, with its number, and the second
+/// Of one row, from its products with all centres and the squared lengths of these: the nearest
+/// centre, and |x - c|^2 - |x|^2 for it and for the second nearest, in f64.
+///
+/// Shapes: both are of k elements. The label is the lowest of equals, and without meaning if its value
+/// is not finite; a `guess` that is right may save a search for it. A value that is NaN is of no
+/// centre. Determinism: the same bits on every CPU.
+pub fn nearest_of_products<T: Real>(products: &[T], squares: &[T], guess: u32) -> (u32, f64, f64) {
+    assert_eq!(products.len(), squares.len(), "a product for each centre");
+    let infinity = f64::INFINITY;
+    let (first, label, second) = pulp::Arch::new().dispatch(
+        #[inline(always)]
+        move || {
+            least(
+                (infinity, guess, infinity),
+                products,
+                squares,
+                0,
+                #[inline(always)]
+                |square: T, product: T| square.f64() - 2.0 * product.f64(),
+            )
+        },
+    );
+    (label, first, second)
+}
+
+/// The smallest of the known value and what `of` makes of two lines, with its number, and the second
 /// smallest. A known value of nothing yet is a guess.
 #[inline(always)]
-fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) -> (T, u32, T) {
-    let infinity = T::of(f64::INFINITY);
+fn least<T: Real, V: Real>(
+    known: (V, u32, V),
+    line: &[T],
+    squares_of: &[T],
+    start: u32,
+    of: impl Fn(T, T) -> V,
+) -> (V, u32, V) {
+    let infinity = V::of(f64::INFINITY);
     let (lines, line_rest) = line.as_chunks::<LANES>();
     let (groups, squares_rest) = squares_of.as_chunks::<LANES>();
     // Padding that is infinitely far from every row.
-    let (mut last, mut last_squares) = ([T::ZERO; LANES], [infinity; LANES]);
+    let (mut last, mut last_squares) = ([T::ZERO; LANES], [T::of(f64::INFINITY); LANES]);
     last[..line_rest.len()].copy_from_slice(line_rest);
     last_squares[..line_rest.len()].copy_from_slice(squares_rest);
     let groups = || lines.iter().zip(groups).chain([(&last, &last_squares)]);
     let (mut first, mut second) = ([infinity; LANES], [infinity; LANES]);
     for (line, squares) in groups() {
         for lane in 0..LANES {
-            let value = squares[lane] + line[lane];
+            let value = of(squares[lane], line[lane]);
             let loser = if value < first[lane] {
                 first[lane]
             } else {
@@ -285,11 +323,11 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) 
             };
         }
     }
-    let (first, second) = halve::<T, 16, 8>(first, second);
-    let (first, second) = halve::<T, 8, 4>(first, second);
-    let (first, second) = halve::<T, 4, 2>(first, second);
-    let ([best], [next]) = halve::<T, 2, 1>(first, second);
-    let ([best], [next]) = halve::<T, 2, 1>([known.0, best], [known.2, next]);
+    let (first, second) = halve::<V, 16, 8>(first, second);
+    let (first, second) = halve::<V, 8, 4>(first, second);
+    let (first, second) = halve::<V, 4, 2>(first, second);
+    let ([best], [next]) = halve::<V, 2, 1>(first, second);
+    let ([best], [next]) = halve::<V, 2, 1>([known.0, best], [known.2, next]);
     if best >= known.0 || best.f64().is_nan() {
         return (known.0, known.1, next);
     }
@@ -297,14 +335,14 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) 
     if next > best
         && line
             .get(guess)
-            .is_some_and(|&value| squares_of[guess] + value == best)
+            .is_some_and(|&product| of(squares_of[guess], product) == best)
     {
         return (best, known.1, next);
     }
     let mut number = [u32::MAX; LANES];
     for ((line, squares), at) in groups().zip((start..).step_by(LANES)) {
         for lane in 0..LANES {
-            let found = if squares[lane] + line[lane] == best {
+            let found = if of(squares[lane], line[lane]) == best {
                 at + lane as u32
             } else {
                 u32::MAX
@@ -469,6 +507,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_nearest_of_products_is_that_of_a_plain_loop() {
+        for k in [1, 2, 15, 16, 17, 31, 100, 300] {
+            for (seed, levels) in [(3, 1e9), (5, 4.0), (7, 1.0)] {
+                // Few levels: equals.
+                let few = |value: &f32| (value * levels).round() / levels;
+                let products: Vec<f32> = numbers(k, seed).iter().map(few).collect();
+                let squares: Vec<f32> = numbers(k, seed + 1).iter().map(few).collect();
+                let mut want = (0, f64::INFINITY, f64::INFINITY);
+                for (at, (product, square)) in products.iter().zip(&squares).enumerate() {
+                    let value = f64::from(*square) - 2.0 * f64::from(*product);
+                    if value < want.1 {
+                        want = (at as u32, value, want.1);
+                    } else {
+                        want.2 = want.2.min(value);
+                    }
+                }
+                for guess in [0, want.0, k as u32 - 1, u32::MAX] {
+                    assert_eq!(nearest_of_products(&products, &squares, guess), want);
+                }
+            }
+        }
+        let nan = nearest_of_products(&[f32::NAN, 1.0, f32::NAN], &[1.0; 3], 2);
+        assert_eq!(nan, (1, -1.0, f64::INFINITY));
+        let none = nearest_of_products(&[f64::NAN; 2], &[1.0; 2], 0);
+        assert_eq!(none.1, f64::INFINITY);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Lines made of other lines while they are visited: some of them, or with values of another type.
 
+use std::ops::Range;
+
 use super::lines::{Entries, Lines};
 use crate::Real;
 
@@ -35,6 +37,13 @@ impl<T: Real, A: Lines<T>> Lines<T> for Picked<'_, A> {
 
     fn entries(&self) -> usize {
         self.lines.entries()
+    }
+
+    fn part(self, lines: Range<usize>) -> Self {
+        Self {
+            picked: &self.picked[lines.clone()],
+            lines: self.lines.part(lines),
+        }
     }
 
     #[inline(always)]
@@ -81,6 +90,10 @@ impl<T: Real, U: Real, A: Lines<T>> Lines<U> for Converted<A, T> {
 
     fn entries(&self) -> usize {
         self.lines.entries()
+    }
+
+    fn part(self, lines: Range<usize>) -> Self {
+        Self::new(self.lines.part(lines))
     }
 
     #[inline(always)]

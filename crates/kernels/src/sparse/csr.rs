@@ -1,5 +1,7 @@
 //! Rows in CSR: arrays of offsets, column numbers and values.
 
+use std::ops::Range;
+
 use super::lines::{Entries, Index, Lines};
 use crate::{Error, Real};
 
@@ -73,18 +75,24 @@ impl<'a, I: Index, T: Real> Csr<'a, I, T> {
 
     #[inline(always)]
     pub(super) fn row(&self, row: usize) -> Entries<'a, I, T> {
-        let range = (self.offsets[row] - self.offsets[0]) as usize
-            ..(self.offsets[row + 1] - self.offsets[0]) as usize;
+        let (indices, values) = self.entries_of(row..row + 1);
+        Entries {
+            indices,
+            values,
+            base: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn entries_of(&self, rows: Range<usize>) -> (&'a [I], &'a [T]) {
+        let [from, to] = [rows.start, rows.end].map(|row| self.offsets[row] - self.offsets[0]);
+        let range = from as usize..to as usize;
         let values = if self.values.is_empty() {
             &[]
         } else {
             &self.values[range.clone()]
         };
-        Entries {
-            indices: &self.indices[range],
-            values,
-            base: 0,
-        }
+        (&self.indices[range], values)
     }
 }
 
@@ -102,6 +110,16 @@ impl<I: Index, T: Real> Lines<T> for Csr<'_, I, T> {
 
     fn entries(&self) -> usize {
         self.indices.len()
+    }
+
+    fn part(self, lines: Range<usize>) -> Self {
+        let (indices, values) = self.entries_of(lines.clone());
+        Self {
+            offsets: &self.offsets[lines.start..=lines.end],
+            indices,
+            values,
+            ..self
+        }
     }
 
     #[inline(always)]

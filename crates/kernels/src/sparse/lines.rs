@@ -1,5 +1,7 @@
 //! Lines of a sparse matrix in memory, whatever form they are stored in: what every product reads.
 
+use std::ops::Range;
+
 use bytemuck::Pod;
 
 use crate::Real;
@@ -170,6 +172,10 @@ pub trait Lines<T: Real>: Copy {
 
     /// Number of entries.
     fn entries(&self) -> usize;
+
+    /// Some of the lines, counted from the first of them.
+    #[must_use]
+    fn part(self, lines: Range<usize>) -> Self;
 
     /// Calls `f` with the number and the entries of each line, in order; parts of lines are visited
     /// as they are stored.

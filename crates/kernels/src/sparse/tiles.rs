@@ -1,5 +1,7 @@
 //! Lines in tiles, whose minor indices take 16 bits.
 
+use std::ops::Range;
+
 use super::lines::{Entries, Lines};
 use crate::{Error, Real};
 
@@ -115,6 +117,15 @@ impl<T: Real> Lines<T> for Tiles<'_, T> {
 
     fn entries(&self) -> usize {
         self.tiles.iter().map(|tile| tile.places.len()).sum()
+    }
+
+    fn part(self, lines: Range<usize>) -> Self {
+        assert!(lines.end <= self.lines, "lines {lines:?} of {}", self.lines);
+        Self {
+            first: self.first + lines.start,
+            lines: lines.len(),
+            ..self
+        }
     }
 
     #[inline(always)]

@@ -145,29 +145,33 @@ impl<A: Lines<T>, T: Real> WithSimd for Both<'_, A, T> {
     }
 }
 
-/// Runs `$step` with `$N` vectors from column `$at` on, as many at a time as fit into registers,
-/// until fewer than one is left; then `$rest`.
+/// Runs `$step` with `$N` vectors from column `$at` on, as many at a time as fit into registers, and with
+/// `$LAST` with the columns behind these, which are fewer than a vector has. Each `$N` is compiled by
+/// itself: six vectors and a part of one are the hundred columns that many ask for.
 macro_rules! in_vectors {
-    ($len:expr, $lanes:expr, $at:ident, $N:ident => $step:expr, $rest:expr) => {{
+    ($len:expr, $lanes:expr, $at:ident, $N:ident, $LAST:ident => $step:expr) => {{
         let (len, lanes, mut $at) = ($len, $lanes, 0);
-        while len - $at >= lanes {
-            $at += lanes
-                * match (len - $at) / lanes {
-                    16.. if S::REGISTER_COUNT >= 32 => in_vectors!(@ 16, $N => $step),
-                    8.. => in_vectors!(@ 8, $N => $step),
-                    4.. => in_vectors!(@ 4, $N => $step),
-                    2.. => in_vectors!(@ 2, $N => $step),
-                    _ => in_vectors!(@ 1, $N => $step),
-                };
-        }
-        if $at < len {
-            $rest;
+        while $at < len {
+            let step = match ((len - $at) / lanes, (len - $at) % lanes > 0) {
+                (16.., _) if S::REGISTER_COUNT >= 32 => in_vectors!(@ 16, false, $N, $LAST => $step),
+                (8.., _) => in_vectors!(@ 8, false, $N, $LAST => $step),
+                (6, true) => in_vectors!(@ 6, true, $N, $LAST => $step),
+                (4, true) => in_vectors!(@ 4, true, $N, $LAST => $step),
+                (4.., _) => in_vectors!(@ 4, false, $N, $LAST => $step),
+                (2, true) => in_vectors!(@ 2, true, $N, $LAST => $step),
+                (2.., _) => in_vectors!(@ 2, false, $N, $LAST => $step),
+                (1, true) => in_vectors!(@ 1, true, $N, $LAST => $step),
+                (1, false) => in_vectors!(@ 1, false, $N, $LAST => $step),
+                (0, _) => in_vectors!(@ 0, true, $N, $LAST => $step),
+            };
+            $at += step * lanes;
         }
     }};
-    (@ $count:literal, $N:ident => $step:expr) => {{
+    (@ $count:literal, $last:literal, $N:ident, $LAST:ident => $step:expr) => {{
         const $N: usize = $count;
+        const $LAST: bool = $last;
         $step;
-        $N
+        $N + $LAST as usize
     }};
 }
 
@@ -237,36 +241,35 @@ fn combine<S: Simd, I: Index, T: Real>(
         T::splat(simd, alpha),
         T::splat(simd, beta),
     );
-    in_vectors!(c.len(), T::lanes::<S>(), at, N => {
-        let mut sums = [zero; N];
+    in_vectors!(c.len(), T::lanes::<S>(), at, N, LAST => {
+        let behind = at + N * T::lanes::<S>();
+        let (mut sums, mut last) = ([zero; N], zero);
         a.each_ahead(
             window,
-            N >= FETCHED,
+            N == FETCHED,
             #[inline(always)]
             |k| x.fetch(k, at, N * T::lanes::<S>()),
             #[inline(always)]
             |k, value| {
-                let (value, x): (_, &[T::Vector<S>; N]) = (T::splat(simd, value), T::vectors(simd, &x.row(k)[at..]));
-                for j in 0..N {
-                    sums[j] = T::fma(simd, value, x[j], sums[j]);
+                let (value, row) = (T::splat(simd, value), x.row(k));
+                let x: &[T::Vector<S>; N] = T::vectors(simd, &row[at..]);
+                for (sum, x) in sums.iter_mut().zip(x) {
+                    *sum = T::fma(simd, value, *x, *sum);
+                }
+                if LAST {
+                    last = T::fma(simd, value, T::load(simd, &row[behind..]), last);
                 }
             },
         );
-        let c: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut c[at..]);
-        for j in 0..N {
-            let kept = if beta == T::ZERO { zero } else { T::times(simd, before, c[j]) };
-            c[j] = T::fma(simd, factor, sums[j], kept);
+        let kept = |c| if beta == T::ZERO { zero } else { T::times(simd, before, c) };
+        let vectors: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut c[at..]);
+        for (vector, sum) in vectors.iter_mut().zip(sums) {
+            *vector = T::fma(simd, factor, sum, kept(*vector));
         }
-    }, {
-        let mut sum = zero;
-        a.each_in(
-            window,
-            #[inline(always)]
-            |k, value| sum = T::fma(simd, T::splat(simd, value), T::load(simd, &x.row(k)[at..]), sum),
-        );
-        let c = &mut c[at..];
-        let kept = if beta == T::ZERO { zero } else { T::times(simd, before, T::load(simd, c)) };
-        T::store(simd, c, T::fma(simd, factor, sum, kept));
+        if LAST {
+            let c = &mut c[behind..];
+            T::store(simd, c, T::fma(simd, factor, last, kept(T::load(simd, c))));
+        }
     });
 }
 
@@ -282,33 +285,31 @@ fn scatter<S: Simd, I: Index, T: Real>(
     alpha: T,
 ) {
     let factor = T::splat(simd, alpha);
-    in_vectors!(x.len(), T::lanes::<S>(), at, N => {
+    in_vectors!(x.len(), T::lanes::<S>(), at, N, LAST => {
+        let behind = at + N * T::lanes::<S>();
         let mut scaled: [T::Vector<S>; N] = *T::vectors(simd, &x[at..]);
         for value in &mut scaled {
             *value = T::times(simd, factor, *value);
         }
+        let last = match LAST {
+            true => T::times(simd, factor, T::load(simd, &x[behind..])),
+            false => factor,
+        };
         a.each_in(
             window,
             #[inline(always)]
             |k, value| {
                 let mut c = c.rb_mut();
                 let row = row_slice_mut(&mut c, k).expect("by rows (checked)");
-                let (value, c): (_, &mut [T::Vector<S>; N]) = (T::splat(simd, value), T::vectors_mut(simd, &mut row[at..]));
-                for j in 0..N {
-                    c[j] = T::fma(simd, value, scaled[j], c[j]);
+                let value = T::splat(simd, value);
+                let vectors: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut row[at..]);
+                for (vector, scaled) in vectors.iter_mut().zip(scaled) {
+                    *vector = T::fma(simd, value, scaled, *vector);
                 }
-            },
-        );
-    }, {
-        let scaled = T::times(simd, factor, T::load(simd, &x[at..]));
-        a.each_in(
-            window,
-            #[inline(always)]
-            |k, value| {
-                let mut c = c.rb_mut();
-                let c = &mut row_slice_mut(&mut c, k).expect("by rows (checked)")[at..];
-                let sum = T::fma(simd, T::splat(simd, value), scaled, T::load(simd, c));
-                T::store(simd, c, sum);
+                if LAST {
+                    let row = &mut row[behind..];
+                    T::store(simd, row, T::fma(simd, value, last, T::load(simd, row)));
+                }
             },
         );
     });

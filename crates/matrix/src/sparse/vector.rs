@@ -14,12 +14,14 @@ use outcore_engine::{ExtentRef, Plan, Region, Task};
 use super::Stop;
 
 /// An array of a sparse matrix.
+#[derive(Clone)]
 pub(super) struct BackedVector {
     pub(super) vector: Vector,
     pub(super) backing: Backing,
 }
 
 /// Where an array is.
+#[derive(Clone)]
 pub(super) enum Backing {
     Stored(Arc<StoredFile>),
     Memory(Shared),

@@ -9,9 +9,11 @@ use std::f64::consts::PI;
 use std::sync::{Arc, Mutex};
 
 use outcore::kernels::{Mat, MatMut, MatRef, svd};
-use outcore::operator::{Centred, Given, Gram, Matrix, Operator, Symmetric};
+use outcore::operator::{Centred, Given, Gram, Matrix, Operator, Scaled, Symmetric};
 use outcore::pass::Rows;
-use outcore::spectra::{SpectrumOptions, Vectors, eigsh, svds};
+use outcore::spectra::{
+    SpectrumOptions, Vectors, eigsh, svds, svds_of_equal_columns, svds_of_rows,
+};
 use outcore::{
     Array, Buf, Compressed, DType, Error, Job, Order, RealType, Result, Session, Settings, Shared,
     Sparse, Stage,
@@ -359,6 +361,17 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
                 }
                 if !centred {
                     close(&products(&place, Gram(matrix()), width)[0], &twice, what);
+                    let factors: Vec<f64> = (0..COLUMNS).map(|at| 1.5 - at as f64 / 50.0).collect();
+                    let scaled = Scaled::new(matrix(), factors.clone()).unwrap();
+                    let b = |row: usize, column: usize| factors[column] * element(row, column);
+                    let turned = |row, column| b(column, row);
+                    let along = product(b, [ROWS, COLUMNS], vectors(COLUMNS).as_ref());
+                    let across = product(turned, [COLUMNS, ROWS], vectors(ROWS).as_ref());
+                    let twice = product(turned, [COLUMNS, ROWS], along.as_ref());
+                    let found = products(&place, scaled, width);
+                    for (found, expected) in found.iter().zip([&along, &across, &twice]) {
+                        close(found, expected, what);
+                    }
                 }
             }
         }
@@ -367,6 +380,56 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
         Centred::new(Matrix::new(&place, &dense).unwrap(), vec![0.0]),
         Err(Error::Shape { .. })
     ));
+    assert!(matches!(
+        Scaled::new(Matrix::new(&place, &dense).unwrap(), vec![0.0]),
+        Err(Error::Shape { .. })
+    ));
+}
+
+/// Of long and of wide matrices, by rows and by columns: with the values, or without reading them.
+#[test]
+fn columns_of_one_value_each_need_not_be_read() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let place = session(folder.path(), 32 << 20, 2);
+    for (format, [rows, columns]) in [Compressed::Rows, Compressed::Columns]
+        .into_iter()
+        .flat_map(|format| [[900u64, 70], [70, 900]].map(|shape| (format, shape)))
+    {
+        let factors: Vec<f64> = (0..columns).map(|at| (1 + at % 7) as f64).collect();
+        let [lines, width] = format.lines_first([rows, columns]);
+        let (mut offsets, mut indices, mut values) = (vec![0i64], Vec::new(), Vec::new());
+        for line in 0..lines {
+            for at in (0..width).filter(|at| (line * 31 + at * 17) % 11 < 2) {
+                let [_, column] = format.lines_first([line, at]);
+                indices.push(at as i32);
+                values.push(factors[column as usize]);
+            }
+            offsets.push(indices.len() as i64);
+        }
+        let a = Sparse::in_memory(
+            &place,
+            format,
+            [rows, columns],
+            (DType::I64, shared(&offsets)),
+            (DType::I32, shared(&indices)),
+            Some((RealType::F64, shared(&values))),
+        )
+        .unwrap();
+        let options = || SpectrumOptions {
+            left: false,
+            ..SpectrumOptions::new(4)
+        };
+        let expected = svds_of_rows(&place, &a, options()).unwrap().run().unwrap();
+        let found = svds_of_equal_columns(&place, &a, factors, options()).unwrap();
+        let found = found.run().unwrap();
+        for (found, expected) in found.values.iter().zip(&expected.values) {
+            assert!((found / expected - 1.0).abs() < 1e-10, "{format:?}");
+        }
+        let rest = |found: &f64| *found < 1e-6 * expected.values[3];
+        assert!(found.residuals.iter().all(rest));
+        let ones = vec![1.0; columns as usize];
+        assert!(svds_of_equal_columns(&place, &a, ones[1..].to_vec(), options()).is_err());
+    }
 }
 
 /// The basis takes most of the memory, and passes over the matrix what is left: a budget that is
