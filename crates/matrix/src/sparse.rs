@@ -209,7 +209,7 @@ impl Sparse {
     #[doc = include_str!("setup.doctest")]
     /// // a = [[1, 0, 2], [0, 3, 0]]
     /// let ones = a.pattern().expect("it lies in arrays");
-    /// assert_eq!(bytemuck::cast_slice::<u8, f32>(&ones.read()?.run()?.values), [1.0; 0]);
+    /// assert_eq!(bytemuck::cast_slice::<u8, f32>(&ones.read()?.run()?.values), [1.0; 3]);
     /// assert!(!ones.has_values() && ones.nbytes() < a.nbytes());
     /// # Ok::<(), outcore_core::Error>(())
     /// ```
