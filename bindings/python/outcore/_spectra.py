@@ -112,7 +112,7 @@ def convergence(
     exact = tol == 0 and found["has_converged"]
     converged = np.ones(len(residuals), np.bool_) if exact else residuals <= tol * largest
     if found["has_converged"]:
-        why = f"products are rounded to {found['epsilon']:.1e} of the largest value, which leaves no smaller residual"
+        why = f"products are rounded to {found['epsilon']:.1e} of the largest value, and a search ends with residuals near that"
     elif found["may_miss"]:
         why = "each look for missed pairs has found further ones"
         warnings.warn(f"pairs may be missing: {why}, the last one too", ConvergenceWarning, stacklevel=stacklevel)

@@ -78,7 +78,7 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let k = shape.clusters as u64;
         let panel_bytes = division.split.panel_bytes();
         let row_bytes = COMPARED_BYTES + (AHEAD * size_of::<Change>()) as u64;
-        let part_lines = (PART_BYTES / (k * element + x.stored_bytes() / n.max(1))).max(1);
+        let part_lines = (PART_BYTES / (k * element + x.nbytes() / n.max(1))).max(1);
         let (part_lines, block_bytes) = match x.is_tiled() {
             true => (n.max(1), PART_BYTES),
             false => (part_lines, BLOCK_BYTES),

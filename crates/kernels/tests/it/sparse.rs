@@ -3,7 +3,10 @@
 //! Bound: an element of a product is a sum of at most k products, so |C - reference| <= c * eps * k
 //! * max|a| * max|x|, with c = 4.
 
-use outcore_kernels::{Csr, Error, Index, Real, csr_gram, csrmm, csrmm_transposed, view, view_mut};
+use outcore_kernels::{
+    Converted, Csr, Error, Index, Lines, Picked, Real, Tile, Tiles, csr_gram, csrmm,
+    csrmm_transposed, view, view_mut,
+};
 use proptest::prelude::*;
 
 /// A sparse matrix, and the same matrix with its zeros.
@@ -216,6 +219,61 @@ proptest! {
         check::<i32, f32>(m, n, d, ones, seed);
         check::<i64, f64>(m, n, d, ones, seed);
         check::<u16, f32>(m, n, d, ones, seed);
+    }
+}
+
+/// In all forms, and with columns that are whole vectors or not.
+#[test]
+fn products_of_parts_are_rows_of_products_of_the_whole() {
+    fn check<T: Real>(a: impl Lines<T>, what: &str) {
+        let (m, n) = (a.lines(), a.width());
+        for d in [1, 15, 16, 100, 117, 300] {
+            let x = numbers::<T>(n * d, 5);
+            let x = view(&x, n, d, d, 1).unwrap();
+            let product = |a: &dyn Fn(&mut [T]), rows: usize| {
+                let mut c = vec![T::ZERO; rows * d];
+                a(&mut c);
+                c
+            };
+            let whole = product(
+                &|c| csrmm(view_mut(c, m, d, d, 1).unwrap(), T::ONE, a, x, 0, T::ZERO).unwrap(),
+                m,
+            );
+            for part in [0..m, 0..7, 7..m - 1, m - 1..m, 9..9] {
+                let lines = a.part(part.clone());
+                assert_eq!(lines.lines(), part.len());
+                let rows = part.len();
+                let found = product(
+                    &|c| {
+                        let c = view_mut(c, rows, d, d, 1).unwrap();
+                        csrmm(c, T::ONE, lines, x, 0, T::ZERO).unwrap();
+                    },
+                    rows,
+                );
+                assert!(
+                    found == whole[part.start * d..part.end * d],
+                    "{what}, {part:?}, {d} columns"
+                );
+            }
+        }
+    }
+    for ones in [false, true] {
+        let made = sparse::<i32, f32>(40, 30, ones, 11);
+        let csr = made.get();
+        check(csr, "rows");
+        let picked: Vec<bool> = (0..40).map(|line| line % 3 != 1).collect();
+        check::<f32>(Picked::new(csr, &picked), "some rows");
+        check::<f64>(Converted::<_, f32>::new(csr), "converted rows");
+        let (mut lines, mut counts) = (Vec::new(), Vec::new());
+        for (line, pair) in made.offsets.windows(2).enumerate() {
+            if pair[1] > pair[0] {
+                lines.push(line as u16);
+                counts.push((pair[1] - pair[0] - 1) as u16);
+            }
+        }
+        let places: Vec<u16> = made.indices.iter().map(|&index| index as u16).collect();
+        let tile = Tile::new(3, 40, 0, 30, &lines, &counts, &places, &made.values).unwrap();
+        check::<f32>(Tiles::new(&[tile], 3, 40, 30), "tiles");
     }
 }
 
