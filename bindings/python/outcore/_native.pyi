@@ -58,6 +58,7 @@ __all__ = [
     "kmeans_assign",
     "kmeans_distances",
     "kmeans_fit",
+    "kmeans_fit_columns",
     "memory_allowed",
     "mpi_finalize",
     "nearest_rows",
@@ -377,6 +378,14 @@ def kmeans_fit(
     max_iter: int,
     tol: float,
     team: Team | None,
+) -> Job: ...
+def kmeans_fit_columns(
+    session: Session,
+    x: SparseMatrix,
+    start: npt.NDArray[np.float64],
+    max_iter: int,
+    values: npt.NDArray[np.float64],
+    along: npt.NDArray[np.float64] | None = None,
 ) -> Job: ...
 def kmeans_assign(
     session: Session, x: SparseMatrix | _Operand, centers: npt.NDArray[np.float64], weights: npt.NDArray[np.float64] | None

@@ -22,7 +22,7 @@ from ._session import Planned, Session, is_planning
 from ._settings import PathLike
 from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
 from ._spectra import convergence, forget_checkpoint, found_vectors, native_options
-from .cluster import SAMPLE_BYTES, KMeans
+from .cluster import SAMPLE_BYTES
 from .errors import ArgumentError, ShapeError
 
 __all__ = ["TopicModel"]
@@ -267,7 +267,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         if samples >= count:
             options = native_options(min(count, samples, words), tol=self.tol, left=False)
             _native.svds(session._inner, empty, options, columns=np.zeros(words))
-            _native.kmeans_fit(session._inner, empty, np.zeros((count, words)), None, int(self.max_iter), 0.0, None)
+            for job in self._k_means(session, empty, np.zeros(words), min(count, words)):
+                del job
 
     def _plan(self, corpus: _Corpus) -> NoReturn:
         """Plans what follows the copy by words."""
@@ -279,21 +280,25 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     def _following(self, corpus: _Corpus) -> Iterator[_native.Job]:
         """Jobs of passes over documents, as if thresholds left all words."""
         inner, documents, scales, count = corpus.session._inner, corpus.documents, corpus.scales, int(self.n_components)
-        (samples, words), name, rounds = corpus.X.shape, computed(corpus.X).name, int(self.max_iter)
+        samples, words = corpus.X.shape
         yield _native.topic_kept(inner, documents, scales, np.zeros(words))
         entries = np.full(samples, corpus.X.nnz // samples, np.uint32)
         yield _native.topic_thresholded(inner, documents, scales, np.zeros(words), entries)
         options = native_options(min(count, samples, words), tol=self.tol, left=False)
         yield _native.svds(inner, documents, options, columns=np.zeros(words))
-        along, rows = (_native.temporary_matrix(inner, name, [side, count], "C") for side in (words, samples))
-        yield _native.csrmm(inner, documents, along, 1.0, 0.0, None)
-        yield _native.kmeans_fit(inner, rows, np.zeros((count, count)), None, rounds, 0.0, None)
-        yield _native.kmeans_fit(inner, documents, np.zeros((count, words)), None, rounds, 0.0, None)
+        yield from self._k_means(corpus.session, documents, np.zeros(words), min(count, samples, words))
         none, sums = np.full(words, NONE), np.zeros(count, np.float32)
         for digit in range(DIGITS):
             yield _native.topic_sum_digits(inner, documents, scales, none, digit, np.zeros(count, np.uint32))
         clusters, added, pairs = np.full(samples, NONE), np.zeros(count, bool), self.n_edge_topics > 0
         yield _native.topic_sums(inner, documents, scales, none, sums, bool(self.compat), clusters, added, pairs)
+
+    def _k_means(self, session: Session, rows: _native.SparseMatrix, values: Vector, width: int) -> Iterator[_native.Job]:
+        """Jobs of k-means along `width` vectors and in full, from zeros."""
+        count, words, rounds = int(self.n_components), rows.shape[1], int(self.max_iter)
+        start, along = np.zeros((count, width)), np.zeros((words, width))
+        yield _native.kmeans_fit_columns(session._inner, rows, start, rounds, values, along)
+        yield _native.kmeans_fit_columns(session._inner, rows, np.zeros((count, words)), rounds, values)
 
     def _per_topic(self, part: float, documents: float) -> int:
         """A part of the documents that a topic dominates."""
@@ -328,16 +333,13 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     def _clustered(self, corpus: _Corpus, left: _native.SparseMatrix, seed: int) -> npt.NDArray[np.int32]:
         """The cluster of each row of what is left: k-means along its singular vectors, then along all words.
 
-        The rows along the singular vectors are written to scratch, k numbers each: k-means reads them with its bounds, few of
-        them in later rounds, and compares k^2 numbers a row, where products of sparse rows with centres of d words would take
-        their entries times k in every round.
+        Rows along the singular vectors are not made, but for a sample that the first centres come from.
         """
-        run, session, count = corpus.run, corpus.session, int(self.n_components)
+        run, session, count, samples = corpus.run, corpus.session, int(self.n_components), left.shape[0]
         options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed, left=False)
         # The values of words that are left, as they are stored.
         values = np.sqrt(self.thresholds_).astype(left.dtype).astype(np.float64)
         found = run(_native.svds(session._inner, left, options, columns=values), "singular vectors")
-        del values
         convergence(found, self.tol, stacklevel=5)
         self.singular_values_ = found["values"][::-1].copy()
         right = found_vectors(session, found["right"], len(found["values"]), np.dtype(np.float64))
@@ -345,25 +347,18 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         if not isinstance(right, Array):
             # In pieces: copies of another type and order would be as large as all topics.
             right = in_scratch(right, session, np.dtype(left.dtype), "C")
-        rows = Array._result(session, run(_native.csrmm(session._inner, left, right._inner, 1.0, 0.0, None), "projecting"))
-        # Its k-means is beside what this fit holds, too.
-        rows._session = session
-        random, shown = np.random.RandomState(seed % (1 << 32)), self.progress
-        means = KMeans(count, init=_seeds, n_init=1, max_iter=self.max_iter, tol=0, progress=shown)
-        centers = means.set_params(random_state=random).fit(rows).cluster_centers_.astype(np.float64)
-        del means, rows
-        room = min(16 * count * left.shape[1], session.memory)
-        session._make_room(room)
-        start = np.empty((count, left.shape[1]))
-        step = max(1, COPIED_BYTES // (8 * count))
-        for first in range(0, left.shape[1], step):
-            start[:, first : first + step] = centers @ np.asarray(right[first : first + step], np.float64).T
-        # For a copy beside it.
-        session._make_room(room)
+        start = _seeds(_RowsAlong(left, right, run), count, np.random.RandomState(seed % (1 << 32)))
+        # The vectors in two types and a copy, then the centres.
+        session._make_room(24 * count * left.shape[1])
+        along = right.numpy().astype(np.float64, copy=False)
+        del right
+        job = _native.kmeans_fit_columns(session._inner, left, start, int(self.max_iter), values, along)
+        del along
+        start = run(job, "clustering along singular vectors")["centers"].reshape(count, -1)
         # The code of ISLE does not look at documents again once it has put the centres in their means for the last time.
         rounds = int(self.max_iter) - bool(self.compat)
         if rounds:
-            job = _native.kmeans_fit(session._inner, left, start, None, rounds, 0.0, None)
+            job = _native.kmeans_fit_columns(session._inner, left, start, rounds, values)
         else:
             job = _native.kmeans_assign(session._inner, left, start, None)
         # As large as all topics.
@@ -634,17 +629,35 @@ class _Corpus:
         self.documents, self.words = (own, other) if by_rows else (other, own)
 
 
-def _seeds(rows: Array, count: int, random_state: np.random.RandomState) -> Floats:
+class _RowsAlong:
+    """Rows along some vectors, of which those are made that are asked for."""
+
+    def __init__(self, rows: _native.SparseMatrix, vectors: Array, run: Run) -> None:
+        self._rows, self._vectors, self._run = rows, vectors, run
+        self.session = vectors._session
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._rows.shape[0], self._vectors.shape[1]
+
+    def __getitem__(self, numbers: npt.NDArray[np.uint64]) -> Floats:
+        inner = self.session._inner
+        some = self._run(self._rows.pick_rows(numbers).take(inner, None), "sampling")
+        found = Array._result(self.session, self._run(_native.csrmm(inner, some, self._vectors._inner, 1.0, 0.0, None), "projecting"))
+        return found.numpy().astype(np.float64, copy=False)
+
+
+def _seeds(rows: _RowsAlong, count: int, random_state: np.random.RandomState) -> Floats:
     """k-means++ of some rows in their order: that of `KMeans` goes by the bits of rows, which other budgets change."""
-    session, row_bytes = rows._session, 8 * rows.shape[1]
-    most = max(2 * count, min(SAMPLE_BYTES, session.memory // 4) // row_bytes)
-    if len(rows) <= most:
-        picked = np.arange(len(rows))
+    session, (samples, width) = rows.session, rows.shape
+    most = max(2 * count, min(SAMPLE_BYTES, session.memory // 4) // (8 * width))
+    if samples <= most:
+        picked = np.arange(samples)
     else:
-        picked = np.sort(sample_without_replacement(len(rows), most, random_state=random_state))
+        picked = np.sort(sample_without_replacement(samples, most, random_state=random_state))
     # As they are read, and in float64.
-    session._make_room(2 * row_bytes * len(picked))
-    found: Floats = kmeans_plusplus(np.asarray(rows[picked], np.float64), count, random_state=random_state)[0]
+    session._make_room(16 * width * len(picked))
+    found: Floats = kmeans_plusplus(rows[picked.astype(np.uint64)], count, random_state=random_state)[0]
     return found
 
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
-use outcore::kmeans::{self, Assigned, KMeans, Options};
+use outcore::kmeans::{self, Assigned, Columns, KMeans, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -11,7 +11,7 @@ use crate::job::{Job, numbers};
 use crate::matrix::{self, output};
 use crate::ranks::Team;
 use crate::session::Session;
-use crate::sparse::rows;
+use crate::sparse::{SparseMatrix, rows};
 
 /// The result of `kmeans_fit`; `centers` is flat, row after row.
 pub(crate) fn dictionary(py: Python<'_>, model: KMeans) -> PyResult<Py<PyAny>> {
@@ -77,6 +77,35 @@ pub(crate) fn kmeans_fit(
     let (session, start) = (session.clone(), start.into_owned());
     let plan = move |team: &_| kmeans::fit_over(&session, x, &start, options, team);
     team.get().plan(py, plan, dictionary)
+}
+
+/// Iterations of rows with one value in each column, along some vectors or in full.
+#[pyfunction]
+#[pyo3(signature = (session, x, start, max_iter, values, along=None))]
+pub(crate) fn kmeans_fit_columns(
+    py: Python<'_>,
+    session: &Session,
+    x: &SparseMatrix,
+    start: PyReadonlyArray2<'_, f64>,
+    max_iter: u64,
+    values: PyReadonlyArray1<'_, f64>,
+    along: Option<PyReadonlyArray2<'_, f64>>,
+) -> PyResult<Job> {
+    let options = Options {
+        max_iter,
+        tol: 0.0,
+        weights: None,
+    };
+    let columns = Columns {
+        values: vector(Some(values)),
+        along: along.map(|along| flat(&along).into_owned()),
+    };
+    let (session, x, start) = (session.get()?, x.get()?, flat(&start));
+    Job::plan(
+        py,
+        || kmeans::fit_columns(session, x, &start, options, columns),
+        dictionary,
+    )
 }
 
 /// The nearest centre of each row.

@@ -65,7 +65,9 @@ mod _native {
     #[pymodule_export]
     use crate::job::{Job, Running};
     #[pymodule_export]
-    use crate::kmeans::{kmeans_assign, kmeans_distances, kmeans_fit, take_rows};
+    use crate::kmeans::{
+        kmeans_assign, kmeans_distances, kmeans_fit, kmeans_fit_columns, take_rows,
+    };
     #[pymodule_export]
     use crate::linalg::{
         axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk,

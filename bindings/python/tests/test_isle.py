@@ -120,7 +120,7 @@ def test_seeds_of_isle_lead_to_its_clusters_and_topics(both: tuple[Any, Any], mo
     """But for few documents: singular vectors and distances of the program are off by more than ours."""
     corpus, golden = both
     seeds = golden["seeds"].astype(int)
-    monkeypatch.setattr("outcore.topics._seeds", lambda rows, count, random_state: np.asarray(rows[seeds], "f8"))
+    monkeypatch.setattr("outcore.topics._seeds", lambda rows, count, random_state: rows[seeds.astype("u8")])
     model = TopicModel(COUNT, compat=True).fit(corpus)
     assert (model.labels_ != golden["clusters"]).mean() < 0.01
     others, distances = matched(golden, model.components_)

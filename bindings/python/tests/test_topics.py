@@ -175,7 +175,7 @@ def test_clusters_are_those_of_as_many_rounds(rounds: int, compat: bool, monkeyp
     def means(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.stack([rows[labels == topic].mean(axis=0) for topic in range(5)])
 
-    monkeypatch.setattr("outcore.topics._seeds", lambda rows, count, random_state: np.asarray(rows[:count], "f8"))
+    monkeypatch.setattr("outcore.topics._seeds", lambda rows, count, random_state: rows[np.arange(count, dtype="u8")])
     x, _, _ = planted(own=0.4)
     model = TopicModel(5, max_iter=rounds, tol=1e-9, compat=compat).fit(x)
     left = left_of(x.toarray(), model.thresholds_, compat)

@@ -29,6 +29,7 @@
 //! each round if `max_iter` is below 3 or it fits; 4 to 12 bytes of memory a row, and 8 (k + 1)(d
 //! + 2) once and for each of at most 8 lanes, and as much for centres.
 
+mod along;
 mod block;
 mod centers;
 mod dense;
@@ -47,7 +48,8 @@ use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, Team, with_r
 use outcore_engine::{Plan, Task};
 use outcore_kernels::Real;
 
-use self::block::{BOUND_BYTES, LABEL_BYTES, RowStates};
+use self::along::Along;
+use self::block::{BOUND_BYTES, LABEL_BYTES, RowStates, SQUARE_BYTES};
 use self::centers::{Centers, Moved};
 use self::drive::AllStates;
 use self::farthest::Far;
@@ -68,6 +70,15 @@ pub struct Options {
     pub tol: f64,
     /// A weight a row, none negative; `None` for 1.
     pub weights: Option<Vec<f64>>,
+}
+
+/// What is known of the columns of sparse rows.
+#[derive(Clone, Debug, Default)]
+pub struct Columns {
+    /// The value of all entries of each column, where these are alike: their places alone are read.
+    pub values: Option<Vec<f64>>,
+    /// Orthonormal columns, d x r, row after row: rows are clustered as they are along these.
+    pub along: Option<Vec<f64>>,
 }
 
 /// What `fit` finds.
@@ -120,8 +131,63 @@ pub struct Assigned {
 /// [`Error::Shape`], [`Error::Value`] for fewer rows than centres, or rows in CSC;
 /// [`Error::NotFinite`] for NaN or infinity; [`Error::OverBudget`].
 pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Result<Job<KMeans>> {
-    check(&x, x.count(), start, &options)?;
+    check(&x, x.count(), start.len(), x.width(), &options)?;
     plan(session, x, start, options, None)
+}
+
+/// The same of sparse rows that may be clustered along some vectors only, and may have values that
+/// are alike in each column. Rows along the vectors, V^T x, are not made: |V^T x - V^T c| is told
+/// by the products of x with c, for centres in the space of V, to which means are projected.
+///
+/// `start`, and what is found, are k x d; along vectors `start` is k x r, numbers of these. The
+/// inertia is that of rows along the vectors, `tol` goes by the variance of all of x.
+///
+/// Cost: as [`fit`] of the places alone, where values are known; 4dr bytes (8dr) and 2dr flops a
+/// centre each round, and 4 bytes a row, for r vectors.
+///
+/// ```
+#[doc = include_str!("setup.doctest")]
+/// use outcore_compute::kmeans::{Columns, Options, fit_columns};
+///
+/// // a = [[1, 0, 2], [0, 3, 0]], of which the second column alone is looked at
+/// let known = Columns { values: Some(vec![1.0, 3.0, 2.0]), along: Some(vec![0.0, 1.0, 0.0]) };
+/// let options = Options { max_iter: 10, tol: 0.0, weights: None };
+/// let found = fit_columns(&session, &a, &[0.0, 1.0], options, known)?.run()?;
+/// assert_eq!(found.centers, [0.0, 0.0, 0.0, 0.0, 3.0, 0.0]);
+/// # Ok::<(), outcore_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fit`].
+pub fn fit_columns(
+    session: &Session,
+    x: &Sparse,
+    start: &[f64],
+    options: Options,
+    columns: Columns,
+) -> Result<Job<KMeans>> {
+    let d = x.cols() as usize;
+    if columns
+        .values
+        .as_ref()
+        .is_some_and(|values| values.len() != d)
+    {
+        return Err(Error::shape(format!(
+            "{} has {d} columns, there is another number of values",
+            x.name()
+        )));
+    }
+    let Options {
+        max_iter,
+        tol,
+        weights,
+    } = options.clone();
+    with_real!(x.real()?, T => {
+        let along = columns.along.map(|along| Along::<T>::new(along, d, session)).transpose()?;
+        let width = along.as_ref().map_or(d, |along| along.width);
+        check(&Rows::from(x), x.rows(), start.len(), width as u64, &options)?;
+        Lloyd::<T, _>::sparse(session, x.clone(), start, weights, columns.values, along)?.fit(max_iter, tol)
+    })
 }
 
 /// The same of the rows of all ranks: labels are those of the rank's own rows, all else is the same
@@ -162,7 +228,7 @@ pub fn fit_over(
         options.tol
     );
     let all = AllRows::of(team, [x.count(), x.width()], x.real(), &asked)?;
-    team.alike(check(&x, all.count, start, &options))?;
+    team.alike(check(&x, all.count, start.len(), x.width(), &options))?;
     let start = heard(&team.broadcast(Ok(told(start)))?);
     let over = Over {
         team: team.clone(),
@@ -177,22 +243,23 @@ struct Over {
     all: AllRows,
 }
 
-fn check(x: &Rows, n: u64, start: &[f64], options: &Options) -> Result<()> {
+/// Of n rows, and numbers of centres of some width.
+fn check(x: &Rows, n: u64, numbers: usize, width: u64, options: &Options) -> Result<()> {
     let Options { max_iter, tol, .. } = *options;
     if max_iter == 0 || tol.is_nan() || tol < 0.0 {
         return Err(Error::value(format!(
             "max_iter={max_iter} must be 1 at least, and tol={tol} no less than 0"
         )));
     }
-    let d = x.width();
-    if d > 0 && n < start.len() as u64 / d {
+    if width > 0 && n < numbers as u64 / width {
         return Err(Error::value(format!(
             "{} clusters of {}, which has {n} rows",
-            start.len() as u64 / d,
+            numbers as u64 / width,
             x.name()
         )));
     }
     if n == 0 {
+        let d = x.width();
         return Err(Error::shape(format!("k-means of {}, {n} x {d}", x.name())));
     }
     Ok(())
@@ -212,7 +279,7 @@ fn plan(
     } = options;
     with_real!(x.real()?, T => match x {
         Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, start, weights, max_iter > 2, true)?.over(over).fit(max_iter, tol),
-        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, start, weights)?.over(over).fit(max_iter, tol),
+        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, start, weights, None, None)?.over(over).fit(max_iter, tol),
     })
 }
 
@@ -247,7 +314,7 @@ pub fn assign(
     }
     with_real!(x.real()?, T => match x {
         Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, centers, weights, false, true)?.assign(),
-        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, centers, weights)?.assign(),
+        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, centers, weights, None, None)?.assign(),
     })
 }
 
@@ -260,7 +327,9 @@ struct Lloyd<T, S> {
     weights: Weights,
     /// Taken off all rows and centres.
     shift: Arc<Vec<f64>>,
-    /// Centres to start from, less the shift; those of the first round, once it begins.
+    /// The space that centres stay in, along which rows are clustered; `None` for all of theirs.
+    along: Option<Along<T>>,
+    /// Centres to start from, less the shift, or their numbers along the space; those of the first round, once it begins.
     start: Vec<T>,
     /// Rows of each block.
     blocks: Vec<Range<u64>>,
@@ -345,14 +414,20 @@ struct Division {
 }
 
 impl Division {
-    /// `fixed_bytes` are held whatever is known of rows, and so are the sums of all lanes. Bounds are left out where they have no
-    /// room; they change no bit, so that memory which others have counts too.
-    fn new(split: MemorySplit, shape: Shape, n: u64, fixed_bytes: u64, bounds: bool) -> Division {
+    /// `fixed_bytes` are held whatever is known of rows, and so are the sums of all lanes. Bounds, of some bytes a row, are left out
+    /// where they have no room; they change no bit, so that memory which others have counts too.
+    fn new(
+        split: MemorySplit,
+        shape: Shape,
+        n: u64,
+        fixed_bytes: u64,
+        bounds: Option<u64>,
+    ) -> Division {
         let lane_bytes = 8 * shape.len() as u64;
         let split = split.hold(lane_bytes);
-        let bounded_bytes = fixed_bytes + n * BOUND_BYTES;
+        let bounded_bytes = fixed_bytes + n * bounds.unwrap_or(0);
         let bounded = split.hold(bounded_bytes).states(lane_bytes);
-        let may_bound = bounds
+        let may_bound = bounds.is_some()
             && split.leaves_half(bounded_bytes)
             && bounded.left() >= split.block_of_rows_bytes();
         let held = split
@@ -373,13 +448,13 @@ impl Division {
     }
 }
 
-/// Checks what is to be clustered.
-fn checked(x: &Rows, start: &[f64], weights: Option<&Vec<f64>>) -> Result<Shape> {
+/// Checks what is to be clustered, from centres of some numbers each.
+fn checked(x: &Rows, start: &[f64], width: usize, weights: Option<&Vec<f64>>) -> Result<Shape> {
     x.check_rows_together()?;
     let (n, d, name) = (x.count(), x.width(), x.name());
-    if d == 0 || start.is_empty() || !start.len().is_multiple_of(d as usize) {
+    if width == 0 || start.is_empty() || !start.len().is_multiple_of(width) {
         return Err(Error::shape(format!(
-            "k-means of {name}, {n} x {d}, with centres of {} elements",
+            "k-means of {name}, {n} x {d}, with centres of {} elements of {width} each",
             start.len()
         )));
     }
@@ -392,7 +467,7 @@ fn checked(x: &Rows, start: &[f64], weights: Option<&Vec<f64>>) -> Result<Shape>
         return Err(Error::value("the centres to start from are not all finite"));
     }
     Ok(Shape {
-        clusters: start.len() / d as usize,
+        clusters: start.len() / width,
         features: d as usize,
     })
 }
@@ -409,6 +484,10 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
         Job::driven(&session, plans, move |stage, explained| {
             // A task a piece takes memory.
             drop(explained);
+            let start = match &self.along {
+                Some(along) => along.lifted(&start)?,
+                None => start,
+            };
             match &self.over {
                 None => drive::fit(&self, start, stage, max_iter, tol),
                 Some(over) => over
@@ -469,6 +548,7 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
             Mutex::new(RowStates::new(
                 (rows.end - rows.start) as usize,
                 self.division.bounds,
+                self.along.is_some(),
             ))
         };
         Arc::new(self.blocks.iter().map(states).collect())

@@ -5,7 +5,8 @@
 //! 2010). Centres that move relax them by as much. While `upper < max(lower, half the distance to
 //! the next centre)` the label stays, and the row is neither compared nor read. Bounds are rounded
 //! outwards and widened by the error of the distances that they come from, so that pruning changes
-//! no label. A row that is read from the copy, and there so near to the border between two clusters
+//! no label. Of rows that are clustered along some vectors the squares are kept that they have
+//! there, from which their distances follow. A row that is read from the copy, and there so near to the border between two clusters
 //! that it may lie on the other side in X, is left
 //! *unsure*, for a look at X itself.
 
@@ -29,9 +30,10 @@ pub(super) fn part_rows<T>(features: usize) -> usize {
     ((256 << 10) / (features * size_of::<T>()).max(1)).clamp(32, 512)
 }
 
-/// Bytes of state a row: a label, and two bounds.
+/// Bytes of state a row: a label, two bounds, and a square.
 pub(super) const LABEL_BYTES: u64 = 4;
 pub(super) const BOUND_BYTES: u64 = 8;
+pub(super) const SQUARE_BYTES: u64 = 4;
 /// A block is packed where that moves no row by more than this part of the distance to its centre.
 const PACKING_ERROR_MAX: f64 = 1.0 / (1 << 12) as f64;
 
@@ -41,6 +43,8 @@ pub(super) struct RowStates<T> {
     /// Empty where there is no memory for bounds.
     upper: Vec<f32>,
     lower: Vec<f32>,
+    /// Of what rows are along the space of centres, beside bounds; empty where that is all of them.
+    pub(super) squares: Vec<f32>,
     /// Rows that had to be compared when the bounds were last relaxed.
     active: usize,
     /// Rows for which the copy is too coarse in this round.
@@ -51,12 +55,13 @@ pub(super) struct RowStates<T> {
 
 impl<T: Real> RowStates<T> {
     /// Nothing yet: zeros, whose pages come into being when the first pass writes them.
-    pub(super) fn new(rows: usize, bounds: bool) -> RowStates<T> {
+    pub(super) fn new(rows: usize, bounds: bool, squares: bool) -> RowStates<T> {
         let bounds = if bounds { rows } else { 0 };
         RowStates {
             labels: vec![0; rows],
             upper: vec![0.0; bounds],
             lower: vec![0.0; bounds],
+            squares: vec![0.0; if squares { bounds } else { 0 }],
             active: rows,
             unsure: Vec::new(),
             packing: None,

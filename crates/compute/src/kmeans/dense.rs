@@ -12,7 +12,7 @@ use outcore_kernels as kernels;
 use outcore_kernels::{PackedCenters, Real, packed_row_bytes};
 use outcore_matrix::{Array, Operand};
 
-use super::block::{Pass, RowStates, Wanted, part_rows};
+use super::block::{BOUND_BYTES, Pass, RowStates, Wanted, part_rows};
 use super::centers::{Centers, distance};
 use super::drive::AllStates;
 use super::farthest::{self, Far};
@@ -46,7 +46,8 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         copied: bool,
         bounds: bool,
     ) -> Result<Lloyd<T, Dense<T>>> {
-        let shape = checked(&Rows::Dense(x.clone()), start, weights.as_ref())?;
+        let rows = Rows::Dense(x.clone());
+        let shape = checked(&rows, start, rows.width() as usize, weights.as_ref())?;
         let (n, d, element) = (x.rows(), x.cols(), size_of::<T>() as u64);
         let split = MemorySplit::new(session);
         let block_rows = (split.block_of_rows_with_states_bytes() / (d * element))
@@ -60,7 +61,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         let fixed = label_bytes(n, weights.as_ref())
             + blocks.len() as u64 * 256
             + if copied { packings } else { 0 };
-        let division = Division::new(split, shape, n, fixed, bounds);
+        let division = Division::new(split, shape, n, fixed, bounds.then_some(BOUND_BYTES));
         let mean =
             |j| start.iter().skip(j).step_by(shape.features).sum::<f64>() / shape.clusters as f64;
         let shift: Vec<f64> = (0..shape.features).map(mean).collect();
@@ -75,6 +76,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
             shape,
             weights: Weights(weights.map(Arc::new)),
             shift: Arc::new(shift),
+            along: None,
             start: centered,
             blocks,
             division,

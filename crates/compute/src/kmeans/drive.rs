@@ -172,7 +172,7 @@ fn model<T: Real>(
     }
 }
 
-/// The mean of each cluster; one that is empty gets the farthest row of another.
+/// The mean of each cluster, in the space that centres stay in; one that is empty gets the farthest row of another.
 fn means<T: Real, S: Source<T>>(
     lloyd: &Lloyd<T, S>,
     stage: &mut Stage,
@@ -218,5 +218,9 @@ fn means<T: Real, S: Source<T>>(
         });
         sum.iter().map(move |sum| T::of(sum / weight))
     };
-    Ok((0..k).flat_map(mean).collect())
+    let mut found = (0..k).flat_map(mean).collect::<Vec<T>>();
+    if let Some(along) = &lloyd.along {
+        along.project(&mut found)?;
+    }
+    Ok(found)
 }

@@ -5,6 +5,9 @@
 //! Centres are dense: k d elements twice, and 8 k d bytes once and in each of at most eight lanes.
 //! A lane may take much of a budget: rows are compared in one task and added up in another, which
 //! is short, so that all cores compare where memory has room for one lane only.
+//!
+//! Values that are alike in each column are multiplied into the centres instead of being read. Of
+//! rows along some vectors the products with these are looked at once, for their squares.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -18,7 +21,8 @@ use outcore_kernels::{Lines, Real, csrmm_flops, view, view_mut};
 use outcore_matrix::Sparse;
 use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
 
-use super::block::RowStates;
+use super::along::Along;
+use super::block::{BOUND_BYTES, RowStates, SQUARE_BYTES};
 use super::centers::Centers;
 use super::drive::AllStates;
 use super::farthest::{self, Far};
@@ -43,15 +47,21 @@ const BLOCKS_MAX: u64 = 1 << 14;
 const AHEAD: usize = 8;
 
 /// Bytes that the tasks take for each row, beside its products and what has changed.
-const COMPARED_BYTES: u64 = 36;
+const COMPARED_BYTES: u64 = 44;
 const ADDED_BYTES: usize = 5;
 
 /// Columns and values of one row.
 type Entries = Vec<(usize, f64)>;
 
-/// Centres in rows, and in columns.
-fn centers_bytes<T>(shape: Shape) -> u64 {
+/// Centres in rows, and in columns; the vectors that they are along, twice.
+fn centers_bytes<T: Real>(shape: Shape, along: Option<&Along<T>>) -> u64 {
     (2 * shape.clusters * shape.features * size_of::<T>()) as u64
+        + along.map_or(0, |along| 2 * along.bytes())
+}
+
+/// Products of a row that are held at once: with the centres, or with the vectors that they are along.
+fn products_of<T>(shape: Shape, along: Option<&Along<T>>) -> usize {
+    along.map_or(0, |along| along.width).max(shape.clusters)
 }
 
 /// Rows of a matrix in CSR.
@@ -61,6 +71,31 @@ pub(super) struct SparseBlocks {
     pieces: Vec<Vec<Piece>>,
     /// Lines that are compared together.
     part_lines: usize,
+    values: Values,
+}
+
+/// The value of each column, or 1 where those of entries are read.
+#[derive(Clone)]
+struct Values(Option<Arc<Vec<f64>>>);
+
+impl Values {
+    /// Of an entry: what is read of it, times its column's.
+    fn of<T: Real>(&self, place: usize, read: T) -> f64 {
+        match &self.0 {
+            Some(values) => values[place] * read.f64(),
+            None => read.f64(),
+        }
+    }
+
+    /// What products of rows with `across`, d x k, are products of what is read with.
+    fn times<T: Real>(&self, mut across: Vec<T>, width: usize) -> Arc<Vec<T>> {
+        if let Some(values) = &self.0 {
+            for (row, value) in across.chunks_exact_mut(width).zip(&**values) {
+                row.iter_mut().for_each(|x| *x = T::of(x.f64() * value));
+            }
+        }
+        Arc::new(across)
+    }
 }
 
 impl<T: Real> Lloyd<T, SparseBlocks> {
@@ -69,13 +104,23 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         x: Sparse,
         start: &[f64],
         weights: Option<Vec<f64>>,
+        values: Option<Vec<f64>>,
+        along: Option<Along<T>>,
     ) -> Result<Lloyd<T, SparseBlocks>> {
-        let shape = checked(&Rows::Sparse(x.clone()), start, weights.as_ref())?;
+        let (x, values) = match values.and_then(|values| Some((x.pattern()?, values))) {
+            Some((pattern, values)) => (pattern, Some(values)),
+            None => (x, None),
+        };
+        let width = along
+            .as_ref()
+            .map_or(x.cols() as usize, |along| along.width);
+        let shape = checked(&Rows::Sparse(x.clone()), start, width, weights.as_ref())?;
         let (n, element) = (x.rows(), size_of::<T>() as u64);
-        let centers = MemorySplit::new(session).hold(centers_bytes::<T>(shape));
+        let centers = MemorySplit::new(session).hold(centers_bytes(shape, along.as_ref()));
         let fixed = label_bytes(n, weights.as_ref());
-        let division = Division::new(centers, shape, n, fixed, true);
-        let k = shape.clusters as u64;
+        let bounds = BOUND_BYTES + if along.is_some() { SQUARE_BYTES } else { 0 };
+        let division = Division::new(centers, shape, n, fixed, Some(bounds));
+        let k = products_of(shape, along.as_ref()) as u64;
         let panel_bytes = division.split.panel_bytes();
         let row_bytes = COMPARED_BYTES + (AHEAD * size_of::<Change>()) as u64;
         let part_lines = (PART_BYTES / (k * element + x.nbytes() / n.max(1))).max(1);
@@ -105,11 +150,13 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
             start: start.iter().map(|&value| T::of(value)).collect(),
             blocks: pieces.iter().map(|block| block[0].lines()).collect(),
             division,
+            along,
             over: None,
             source: SparseBlocks {
                 x,
                 pieces,
                 part_lines: part_lines as usize,
+                values: Values(values.map(Arc::new)),
             },
         })
     }
@@ -118,7 +165,7 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let mut plan = Plan::new("k-means round of sparse rows");
         plan.keeps();
         plan.bound(self.source.x.stored_bytes());
-        plan.hold(centers_bytes::<T>(self.shape));
+        plan.hold(centers_bytes(self.shape, self.along.as_ref()));
         plan
     }
 
@@ -140,7 +187,7 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let task = Task::new("assign").flops(flops);
         let part_lines = lines.min(self.source.part_lines);
         let task = task
-            .scratch(part_lines * self.shape.clusters * size_of::<T>())
+            .scratch(part_lines * products_of(self.shape, self.along.as_ref()) * size_of::<T>())
             .held(COMPARED_BYTES as usize * lines);
         self.reads(plan, block, task)
     }
@@ -202,7 +249,14 @@ impl<T: Real> Source<T> for SparseBlocks {
             let states = &mut *states[*block].locked();
             moved.is_some_and(|moved| states.relax_bounds(moved) == 0)
         };
-        let across = Arc::new(round.centers.across(lloyd.shape));
+        let values = &lloyd.source.values;
+        let across = values.times(round.centers.across(lloyd.shape), lloyd.shape.clusters);
+        let along = (lloyd.along.as_ref()).map(|along| AlongRows {
+            vectors: moved
+                .is_none()
+                .then(|| values.times(along.vectors.to_vec(), along.width)),
+            width: along.width,
+        });
         let found: Arc<[Mutex<Found>; AHEAD]> = Arc::default();
         let blocks = lloyd.order(round.passes).into_iter();
         for (turn, block) in (0..AHEAD)
@@ -213,6 +267,8 @@ impl<T: Real> Source<T> for SparseBlocks {
                 shape: lloyd.shape,
                 centers: Arc::clone(round.centers),
                 across: Arc::clone(&across),
+                along: along.clone(),
+                values: values.clone(),
                 states: Arc::clone(states),
                 weights: lloyd.weights.clone(),
                 object: lloyd.name.clone(),
@@ -254,6 +310,11 @@ impl<T: Real> Source<T> for SparseBlocks {
         centers: &Arc<Centers<T>>,
         count: usize,
     ) -> Result<Vec<Far>> {
+        let along = lloyd.along.as_ref().map(|along| {
+            let numbers = |center: &[T]| along.numbers(center.iter().map(|c| c.f64()).enumerate());
+            let centers = centers.values.chunks(lloyd.shape.features);
+            Arc::new((along.clone(), centers.map(numbers).collect::<Vec<_>>()))
+        });
         farthest::find(
             stage,
             lloyd.empty_plan(),
@@ -266,12 +327,13 @@ impl<T: Real> Source<T> for SparseBlocks {
                     lloyd.shape.features,
                 );
                 let (states, centers) = (Arc::clone(states), Arc::clone(centers));
+                let (values, along) = (lloyd.source.values.clone(), along.clone());
                 lloyd.farthest_task(plan, block).run(move |cx| {
                     let states = states[block].locked();
                     let all = states.labels.len();
                     for first in (0..all).step_by(AT_ONCE) {
                         let some = first..(first + AT_ONCE).min(all);
-                        let rows = rows_of::<T>(&read, cx.blocks, some.clone())?;
+                        let rows = rows_of::<T>(&read, cx.blocks, some.clone(), &values)?;
                         for (line, entries) in some.zip(rows) {
                             if cx.cancelled.load(Ordering::Relaxed) {
                                 return Err(Error::Cancelled.into());
@@ -285,11 +347,13 @@ impl<T: Real> Source<T> for SparseBlocks {
                                     .for_each(|&(column, value)| x[column] += value);
                                 x
                             };
-                            let square: f64 = dense()
-                                .iter()
-                                .zip(center)
-                                .map(|(x, c)| (x - c.f64()).powi(2))
-                                .sum();
+                            let square = match along.as_deref() {
+                                Some((along, centers)) => {
+                                    let numbers = along.numbers(entries.iter().copied());
+                                    square(&numbers, centers[label as usize].iter().copied())
+                                }
+                                None => square(&dense(), center.iter().map(|c| c.f64())),
+                            };
                             search.offer(first_row + line as u64, label, square.sqrt(), dense);
                         }
                     }
@@ -298,6 +362,11 @@ impl<T: Real> Source<T> for SparseBlocks {
             },
         )
     }
+}
+
+/// Of the distance of x from c.
+fn square(x: &[f64], c: impl Iterator<Item = f64>) -> f64 {
+    x.iter().zip(c).map(|(x, c)| (x - c).powi(2)).sum()
 }
 
 fn from_of(change: &Change) -> Option<u32> {
@@ -312,11 +381,12 @@ fn rows_of<T: Real>(
     pieces: &[PieceBlocks],
     blocks: &[Block],
     some: Range<usize>,
+    values: &Values,
 ) -> Result<Vec<Entries>> {
     let mut rows = vec![Entries::new(); some.len()];
     for (piece, blocks) in each_piece(pieces, blocks) {
         with_lines!(piece, blocks, T, a => a.part(some.clone()).each_line(|line, entries| {
-            entries.each(|place, value| rows[line].push((place, value.f64())));
+            entries.each(|place, value| rows[line].push((place, values.of(place, value))));
         }));
     }
     Ok(rows)
@@ -348,8 +418,18 @@ struct Products<'a, T> {
     /// With all centres, of the lines of one part.
     scores: &'a mut [T],
     squares: Vec<f64>,
+    /// Of what lines are along the space of centres; empty where those of lines do as well.
+    squares_along: Vec<f64>,
     /// Of entries.
     counts: Vec<u32>,
+}
+
+/// How rows are along the space of centres.
+#[derive(Clone)]
+struct AlongRows<T> {
+    /// d x r, times values, in the first round.
+    vectors: Option<Arc<Vec<T>>>,
+    width: usize,
 }
 
 /// What a round does with one block.
@@ -357,6 +437,8 @@ struct Comparison<T: Real> {
     shape: Shape,
     centers: Arc<Centers<T>>,
     across: Arc<Vec<T>>,
+    along: Option<AlongRows<T>>,
+    values: Values,
     states: AllStates<T>,
     weights: Weights,
     object: String,
@@ -393,17 +475,40 @@ impl<T: Real> Comparison<T> {
             picked,
             scores,
             squares: vec![0.0; n],
+            squares_along: Vec::new(),
             counts: vec![0; n],
         };
+        match self
+            .along
+            .as_ref()
+            .map(|along| (&along.vectors, along.width))
+        {
+            Some((Some(vectors), width)) => {
+                self.measure_along(vectors, width, blocks, &mut products, stop)?
+            }
+            Some((None, _)) => products
+                .squares_along
+                .extend(states.squares.iter().map(|&square| f64::from(square))),
+            None => {}
+        }
         let mut found = Found::default();
         for (at, (piece, lines)) in each_piece(&self.pieces, blocks).enumerate() {
             with_lines!(piece, lines, T, a => for part in self.parts() {
-                self.multiply(a.part(part.clone()), &part, at == 0, &mut products, stop)?;
+                let lines = kernels::Picked::new(a.part(part.clone()), &products.picked[part.clone()]);
+                self.measure(lines, &part, &mut products);
+                self.multiply(lines, (&self.across, self.shape.clusters), &part, at == 0, &mut products, stop)?;
                 // Blocks of several pieces are of one line.
                 if at + 1 == self.pieces.len() && let Err(line) = self.keep_nearest(part, &products, states, &mut found) {
                     return Err(self.locate(blocks, line)?);
                 }
             });
+        }
+        if self.first && states.has_bounds() {
+            states.squares = products
+                .squares_along
+                .iter()
+                .map(|&square| square as f32)
+                .collect();
         }
         found.changes.shrink_to_fit();
         Ok(found)
@@ -416,35 +521,60 @@ impl<T: Real> Comparison<T> {
         firsts.map(move |first| first..lines.min(first + step))
     }
 
-    /// Multiplies what of a part's lines is in one piece, the first or another, with all centres.
+    /// Squares of the lines of a block along the space of centres.
+    fn measure_along(
+        &self,
+        vectors: &[T],
+        width: usize,
+        blocks: &[Block],
+        products: &mut Products<'_, T>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        products.squares_along = vec![0.0; self.lines];
+        for (at, (piece, lines)) in each_piece(&self.pieces, blocks).enumerate() {
+            with_lines!(piece, lines, T, a => for part in self.parts() {
+                self.multiply(a.part(part.clone()), (vectors, width), &part, at == 0, products, stop)?;
+                let numbers = products.scores.chunks_exact(width);
+                for (square, numbers) in products.squares_along[part].iter_mut().zip(numbers) {
+                    *square = numbers.iter().map(|x| x.f64() * x.f64()).sum();
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Multiplies what of a part's lines is in one piece, the first or another, with all columns of `across`.
     fn multiply(
         &self,
         lines: impl Lines<T>,
+        (across, width): (&[T], usize),
         part: &Range<usize>,
         is_first: bool,
         products: &mut Products<'_, T>,
         stop: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let Shape { clusters, features } = self.shape;
-        let lines = kernels::Picked::new(lines, &products.picked[part.clone()]);
-        let scores = &mut products.scores[..part.len() * clusters];
+        let scores = &mut products.scores[..part.len() * width];
         if is_first {
             scores.fill(T::ZERO);
         }
-        let scores = view_mut(scores, part.len(), clusters, clusters, 1)?;
-        let across = view(&self.across, features, clusters, clusters, 1)?;
+        let scores = view_mut(scores, part.len(), width, width, 1)?;
+        let across = view(across, self.shape.features, width, width, 1)?;
         kernels::csrmm_until(scores, T::ONE, lines, across, 0, T::ONE, stop)?;
         // Of what was stopped the scores are wrong. A row of many pieces takes the time of all.
-        if stop() {
-            return Err(Error::Cancelled);
+        match stop() {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
         }
+    }
+
+    /// Counts the entries of what of a part's lines is in one piece, and adds up their squares.
+    fn measure(&self, lines: impl Lines<T>, part: &Range<usize>, products: &mut Products<'_, T>) {
         let squares = &mut products.squares[part.clone()];
         let counts = &mut products.counts[part.clone()];
         lines.each_line(|line, entries| {
             counts[line] += entries.len() as u32;
-            entries.each(|_, value| squares[line] += value.f64() * value.f64());
+            entries.each(|place, value| squares[line] += self.values.of(place, value).powi(2));
         });
-        Ok(())
     }
 
     /// Keeps the nearest centres of a part's lines; the first line without one, of which a distance is not finite.
@@ -463,10 +593,17 @@ impl<T: Real> Comparison<T> {
             if !(square + first).is_finite() {
                 return Err(line);
             }
-            let error = (f64::from(products.counts[line]) + 8.0)
-                * T::EPSILON.f64()
-                * (square.sqrt() + self.centers.reach).powi(2);
-            states.keep(line, label, square + first, square + second, error, 0.0);
+            let count = f64::from(products.counts[line]);
+            let (own, roundings) = match (&self.along, products.squares_along.get(line)) {
+                // Each product that the square is made of is off by as much, in terms of its vector's part of the row's columns.
+                (Some(along), Some(&own)) => (
+                    own,
+                    (count + 8.0) * (1.0 + count.min(along.width as f64).sqrt()),
+                ),
+                _ => (square, count + 8.0),
+            };
+            let error = roundings * T::EPSILON.f64() * (square.sqrt() + self.centers.reach).powi(2);
+            states.keep(line, label, own + first, own + second, error, 0.0);
             found.compared += 1;
             if before != label || self.first {
                 found.changes.push(Change {
@@ -476,7 +613,7 @@ impl<T: Real> Comparison<T> {
                 });
             }
             if self.first {
-                found.squares[0] += self.weight(line) * square;
+                found.squares[0] += self.weight(line) * own;
                 found.squares[1] += square;
             }
         }
@@ -504,9 +641,10 @@ impl<T: Real> Comparison<T> {
                 let change = &found.changes[places[line] as usize];
                 let weight = self.weight(line);
                 entries.each(|place, value| {
-                    totals.entry_moved(place, weight * value.f64(), from_of(change), change.to);
+                    let value = self.values.of(place, value);
+                    totals.entry_moved(place, weight * value, from_of(change), change.to);
                     if self.first {
-                        totals.entry_seen(place, value.f64());
+                        totals.entry_seen(place, value);
                     }
                 });
             }));
@@ -516,7 +654,7 @@ impl<T: Real> Comparison<T> {
 
     /// Which entry of a row is not finite.
     fn locate(&self, blocks: &[Block], line: usize) -> Result<Error> {
-        let rows = rows_of::<T>(&self.pieces, blocks, line..line + 1)?;
+        let rows = rows_of::<T>(&self.pieces, blocks, line..line + 1, &self.values)?;
         let found = rows[0].iter().find(|(_, value)| !value.is_finite());
         Ok(match found {
             Some(&(place, _)) => Error::NotFinite {

@@ -1,7 +1,11 @@
 //! k-means against Lloyd's algorithm as the textbook has it, in f64.
 
-use outcore::kmeans::{Options, assign, distances, fit, take_rows};
-use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
+use outcore::kmeans::{Columns, Options, assign, distances, fit, fit_columns, take_rows};
+use outcore::linalg::{Scaling, scaled};
+use outcore::{
+    Array, Buf, Compressed, DType, Error, Order, Output, RealType, Session, Settings, Shared,
+    Sparse,
+};
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -408,5 +412,195 @@ fn requests_without_sense_are_refused() {
     match refused.map(|_| ()) {
         Err(Error::OverBudget { needed, .. }) => assert!(needed > 1_600_000),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Rows of some entries in CSR, all of a column alike, in two types, and as they are in full.
+fn rows_of_equal_columns(
+    session: &Session,
+    rows: usize,
+    values: &[f64],
+) -> ([Sparse; 2], Vec<f64>) {
+    let (cols, picks) = (values.len(), numbers(rows * 24, 3));
+    let (mut offsets, mut indices, mut dense) = (vec![0i64], Vec::new(), vec![0.0; rows * cols]);
+    for (row, picks) in picks.chunks(24).enumerate() {
+        // Half of them are of a group of columns; a row has all of these.
+        let group = row % 7 * (cols / 7);
+        let place = |(at, pick): (usize, &f64)| match at % 2 {
+            0 => group + (pick.abs() * 20.0) as usize,
+            _ => (pick.abs() * cols as f64) as usize % cols,
+        };
+        let mut places: Vec<usize> = match row {
+            5 => (0..cols).collect(),
+            _ => picks.iter().enumerate().map(place).collect(),
+        };
+        places.sort_unstable();
+        places.dedup();
+        (places.iter()).for_each(|&place| dense[row * cols + place] = values[place]);
+        indices.extend(places.iter().map(|&place| place as i32));
+        offsets.push(indices.len() as i64);
+    }
+    let made = |real: RealType| {
+        let of = |place: &i32| values[*place as usize];
+        let bytes = match real {
+            RealType::F32 => {
+                bytemuck::cast_slice(&indices.iter().map(|at| of(at) as f32).collect::<Vec<_>>())
+                    .to_vec()
+            }
+            RealType::F64 => {
+                bytemuck::cast_slice(&indices.iter().map(of).collect::<Vec<_>>()).to_vec()
+            }
+        };
+        let offsets = (DType::I64, buf(bytemuck::cast_slice(&offsets)));
+        let places = (DType::I32, buf(bytemuck::cast_slice(&indices)));
+        let shape = [rows as u64, cols as u64];
+        Sparse::in_memory(
+            session,
+            Compressed::Rows,
+            shape,
+            offsets,
+            places,
+            Some((real, buf(&bytes))),
+        )
+        .unwrap()
+    };
+    ([RealType::F32, RealType::F64].map(made), dense)
+}
+
+fn buf(bytes: &[u8]) -> Shared {
+    let mut made = Buf::anonymous(bytes.len().max(8)).unwrap();
+    made[..bytes.len()].copy_from_slice(bytes);
+    made.freeze()
+}
+
+/// Orthonormal columns, d x r.
+fn orthonormal(d: usize, r: usize) -> Vec<f64> {
+    let mut columns: Vec<Vec<f64>> = Vec::new();
+    for at in 0..r {
+        let mut column = numbers(d, at as u64 + 20);
+        for other in &columns {
+            let along: f64 = column.iter().zip(other).map(|(a, b)| a * b).sum();
+            column
+                .iter_mut()
+                .zip(other)
+                .for_each(|(a, b)| *a -= along * b);
+        }
+        let length = column.iter().map(|a| a * a).sum::<f64>().sqrt();
+        columns.push(column.iter().map(|a| a / length).collect());
+    }
+    (0..d * r).map(|at| columns[at % r][at / r]).collect()
+}
+
+/// a, n x d, times b, d x r.
+fn times(a: &[f64], d: usize, b: &[f64]) -> Vec<f64> {
+    let r = b.len() / d;
+    let entry = |a: &[f64], column: usize| (0..d).map(|at| a[at] * b[at * r + column]).sum::<f64>();
+    a.chunks(d)
+        .flat_map(|a| (0..r).map(move |column| entry(a, column)))
+        .collect()
+}
+
+#[test]
+fn rows_are_clustered_along_vectors_as_if_these_rows_had_been_made() {
+    let (n, d, r, k) = (6000, 210, 6, 9);
+    let values: Vec<f64> = (0..d).map(|at| (1.0 + (at % 5) as f64).sqrt()).collect();
+    let vectors = orthonormal(d, r);
+    let across: Vec<f64> = (0..r * d).map(|at| vectors[at % d * r + at / d]).collect();
+    // The first budget holds the rows and bounds, the second neither.
+    for memory in [64 << 20, 600 << 10] {
+        let place = place(memory, 2);
+        let ([single, double], dense) = rows_of_equal_columns(&place.session, n, &values);
+        let rows = times(&dense, d, &vectors);
+        let start = rows[..k * r].to_vec();
+        let want = lloyd(&rows, r, &start, 12);
+        let centers = times(&want.centers, r, &across);
+        for (x, is_exact) in [(single, false), (double, true)] {
+            let path = place.folder.path().join(format!("{is_exact}"));
+            let x = scaled(&place.session, &x, Scaling::default(), Some(path))
+                .unwrap()
+                .run()
+                .unwrap();
+            for values in [None, Some(values.clone())] {
+                let case = format!("{memory}, {is_exact}, {}", values.is_some());
+                let columns = Columns {
+                    values,
+                    along: Some(vectors.clone()),
+                };
+                let job = fit_columns(&place.session, &x, &start, options(12), columns).unwrap();
+                let found = job.run().unwrap();
+                let other = found
+                    .labels
+                    .iter()
+                    .zip(&want.labels)
+                    .filter(|(a, b)| a != b)
+                    .count();
+                assert!(
+                    other == 0 || !is_exact && other < n / 500,
+                    "{case}: {other}"
+                );
+                let accuracy = if is_exact { 1e-6 } else { 1e-3 };
+                assert!(
+                    (found.inertia - want.inertia).abs() < accuracy * want.inertia,
+                    "{case}"
+                );
+                let most = if is_exact { 1e-9 } else { 0.02 };
+                (found.centers.iter().zip(&centers))
+                    .for_each(|(a, b)| assert!((a - b).abs() < most, "{case}"));
+                let peak = place.session.last_trace().unwrap().actual.peak_bytes;
+                assert!(peak <= memory, "{case}: {peak}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cluster_without_rows_takes_the_farthest_along_the_vectors() {
+    let place = place(4 << 20, 2);
+    let ([_, x], dense) = rows_of_equal_columns(
+        &place.session,
+        50,
+        &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0],
+    );
+    let vectors = orthonormal(10, 2);
+    let start = [0.0, 0.0, 1e3, 1e3];
+    let rows = store(
+        &place,
+        &times(&dense, 10, &vectors),
+        2,
+        DType::F64,
+        Order::Row,
+    );
+    let want = fit(&place.session, rows.into(), &start, options(10))
+        .unwrap()
+        .run()
+        .unwrap();
+    let columns = Columns {
+        along: Some(vectors),
+        ..Columns::default()
+    };
+    let found = fit_columns(&place.session, &x, &start, options(10), columns)
+        .unwrap()
+        .run()
+        .unwrap();
+    assert!(want.labels.contains(&1));
+    assert_eq!(found.labels, want.labels);
+}
+
+#[test]
+fn columns_of_another_number_are_refused() {
+    let place = place(4 << 20, 2);
+    let ([x, _], _) = rows_of_equal_columns(&place.session, 50, &[1.0; 30]);
+    let fit = |columns| fit_columns(&place.session, &x, &[0.0; 30], options(2), columns);
+    let known = |values: Option<usize>, along: Option<usize>| Columns {
+        values: values.map(|len| vec![1.0; len]),
+        along: along.map(|len| vec![1.0; len]),
+    };
+    for columns in [
+        known(Some(29), None),
+        known(None, Some(31)),
+        known(None, Some(0)),
+        known(None, Some(31 * 30)),
+    ] {
+        assert!(matches!(fit(columns), Err(Error::Shape { .. })));
     }
 }
