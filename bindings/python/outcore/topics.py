@@ -47,9 +47,6 @@ what is known of it."""
 PLANNED_DOCUMENT, SAMPLED_DOCUMENT = 24, 32
 """Bytes while passes are planned, and while a sample is drawn."""
 
-COPIED_BYTES = 4 << 20
-"""Of singular vectors, at a time."""
-
 COUNTED_LABELS = 1 << 20
 
 LIST_WORDS = 64
@@ -335,7 +332,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
 
         Rows along the singular vectors are not made, but for a sample that the first centres come from.
         """
-        run, session, count, samples = corpus.run, corpus.session, int(self.n_components), left.shape[0]
+        run, session, count = corpus.run, corpus.session, int(self.n_components)
         options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed, left=False)
         # The values of words that are left, as they are stored.
         values = np.sqrt(self.thresholds_).astype(left.dtype).astype(np.float64)
@@ -348,13 +345,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             # In pieces: copies of another type and order would be as large as all topics.
             right = in_scratch(right, session, np.dtype(left.dtype), "C")
         start = _seeds(_RowsAlong(left, right, run), count, np.random.RandomState(seed % (1 << 32)))
-        # The vectors in two types and a copy, then the centres.
-        session._make_room(24 * count * left.shape[1])
+        # For the vectors in two types and a copy; then for the centres and a copy.
+        room = min(24 * count * left.shape[1], session.memory)
+        session._make_room(room)
         along = right.numpy().astype(np.float64, copy=False)
         del right
         job = _native.kmeans_fit_columns(session._inner, left, start, int(self.max_iter), values, along)
         del along
         start = run(job, "clustering along singular vectors")["centers"].reshape(count, -1)
+        session._make_room(room)
         # The code of ISLE does not look at documents again once it has put the centres in their means for the last time.
         rounds = int(self.max_iter) - bool(self.compat)
         if rounds:
