@@ -47,9 +47,10 @@ use std::sync::{Arc, Mutex};
 use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, Team, with_real};
 use outcore_engine::{Plan, Task};
 use outcore_kernels::Real;
+use outcore_matrix::Sparse;
 
 use self::along::Along;
-use self::block::{BOUND_BYTES, LABEL_BYTES, RowStates, SQUARE_BYTES};
+use self::block::{LABEL_BYTES, RowStates};
 use self::centers::{Centers, Moved};
 use self::drive::AllStates;
 use self::farthest::Far;
@@ -182,7 +183,7 @@ pub fn fit_columns(
         tol,
         weights,
     } = options.clone();
-    with_real!(x.real()?, T => {
+    with_real!(x.real(), T => {
         let along = columns.along.map(|along| Along::<T>::new(along, d, session)).transpose()?;
         let width = along.as_ref().map_or(d, |along| along.width);
         check(&Rows::from(x), x.rows(), start.len(), width as u64, &options)?;

@@ -413,8 +413,6 @@ struct Found {
 
 /// What the lines of a block come to, as far as they have been multiplied.
 struct Products<'a, T> {
-    /// Lines to compare.
-    picked: Vec<bool>,
     /// With all centres, of the lines of one part.
     scores: &'a mut [T],
     squares: Vec<f64>,
@@ -472,7 +470,6 @@ impl<T: Real> Comparison<T> {
                 .for_each(|row| picked[row as usize] = true);
         }
         let mut products = Products {
-            picked,
             scores,
             squares: vec![0.0; n],
             squares_along: Vec::new(),
@@ -494,11 +491,11 @@ impl<T: Real> Comparison<T> {
         let mut found = Found::default();
         for (at, (piece, lines)) in each_piece(&self.pieces, blocks).enumerate() {
             with_lines!(piece, lines, T, a => for part in self.parts() {
-                let lines = kernels::Picked::new(a.part(part.clone()), &products.picked[part.clone()]);
+                let lines = kernels::Picked::new(a.part(part.clone()), &picked[part.clone()]);
                 self.measure(lines, &part, &mut products);
                 self.multiply(lines, (&self.across, self.shape.clusters), &part, at == 0, &mut products, stop)?;
                 // Blocks of several pieces are of one line.
-                if at + 1 == self.pieces.len() && let Err(line) = self.keep_nearest(part, &products, states, &mut found) {
+                if at + 1 == self.pieces.len() && let Err(line) = self.keep_nearest(part, &picked, &products, states, &mut found) {
                     return Err(self.locate(blocks, line)?);
                 }
             });
@@ -581,12 +578,13 @@ impl<T: Real> Comparison<T> {
     fn keep_nearest(
         &self,
         part: Range<usize>,
+        picked: &[bool],
         products: &Products<'_, T>,
         states: &mut RowStates<T>,
         found: &mut Found,
     ) -> std::result::Result<(), usize> {
         let scores = products.scores.chunks_exact(self.shape.clusters);
-        for (line, scores) in part.zip(scores).filter(|(line, _)| products.picked[*line]) {
+        for (line, scores) in part.zip(scores).filter(|(line, _)| picked[*line]) {
             let (square, before) = (products.squares[line], states.labels[line]);
             let (label, first, second) =
                 kernels::nearest_of_products(scores, &self.centers.squares, before);

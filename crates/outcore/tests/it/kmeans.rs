@@ -427,7 +427,7 @@ fn rows_of_equal_columns(
         // Half of them are of a group of columns; a row has all of these.
         let group = row % 7 * (cols / 7);
         let place = |(at, pick): (usize, &f64)| match at % 2 {
-            0 => group + (pick.abs() * 20.0) as usize,
+            0 => (group + (pick.abs() * 20.0) as usize) % cols,
             _ => (pick.abs() * cols as f64) as usize % cols,
         };
         let mut places: Vec<usize> = match row {
@@ -502,12 +502,12 @@ fn times(a: &[f64], d: usize, b: &[f64]) -> Vec<f64> {
 
 #[test]
 fn rows_are_clustered_along_vectors_as_if_these_rows_had_been_made() {
-    let (n, d, r, k) = (6000, 210, 6, 9);
+    let (n, d, r, k) = (60_000, 70, 6, 9);
     let values: Vec<f64> = (0..d).map(|at| (1.0 + (at % 5) as f64).sqrt()).collect();
     let vectors = orthonormal(d, r);
     let across: Vec<f64> = (0..r * d).map(|at| vectors[at % d * r + at / d]).collect();
     // The first budget holds the rows and bounds, the second neither.
-    for memory in [64 << 20, 600 << 10] {
+    for memory in [64 << 20, 1 << 20] {
         let place = place(memory, 2);
         let ([single, double], dense) = rows_of_equal_columns(&place.session, n, &values);
         let rows = times(&dense, d, &vectors);
