@@ -49,6 +49,12 @@ PLANNED_DOCUMENT, SAMPLED_DOCUMENT = 24, 32
 
 COUNTED_LABELS = 1 << 20
 
+COPIED_BYTES = 4 << 20
+"""Of singular vectors, at a time."""
+
+ENTRY_NUMBERS = 10
+"""Numbers of a dense row that are multiplied with centres in the time that an entry of a sparse one takes: measured of 100 centres."""
+
 LIST_WORDS = 64
 """Words of a topic whose coherence is measured, at most."""
 
@@ -125,7 +131,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     Bansal, Bhattacharyya and Kannan, "A provable SVD-based algorithm for learning topics in dominant admixture corpus" (NIPS
     2014). Beside what `svds` and `KMeans` take, holds 16 bytes a document and 64 a word, in passes up to 16 more a document (24
     while they are planned, 32 while a sample is drawn) and 16 for each document of the most frequent word; for each word of each
-    topic up to 16, or 8 in each of one to eight lanes, as many as a quarter of the budget has room for: all of it within the
+    topic up to 24, or 8 in each of one to eight lanes, as many as a quarter of the budget has room for: all of it within the
     budget. k-means++ chooses from rows of a quarter of what the first two leave, 16 MiB at most (from 2 n_components, if they are
     more). Not within it: the model, whose `vocabulary_` is a Python list; a corpus whose words would take more than the budget as
     strings is refused.
@@ -292,10 +298,15 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
 
     def _k_means(self, session: Session, rows: _native.SparseMatrix, values: Vector, width: int) -> Iterator[_native.Job]:
         """Jobs of k-means along `width` vectors and in full, from zeros."""
-        count, words, rounds = int(self.n_components), rows.shape[1], int(self.max_iter)
-        start, along = np.zeros((count, width)), np.zeros((words, width))
-        yield _native.kmeans_fit_columns(session._inner, rows, start, rounds, values, along)
-        yield _native.kmeans_fit_columns(session._inner, rows, np.zeros((count, words)), rounds, values)
+        inner, count, rounds, (samples, words) = session._inner, int(self.n_components), int(self.max_iter), rows.shape
+        start = np.zeros((count, width))
+        if self._makes_rows(rows):
+            vectors, made = (_native.temporary_matrix(inner, rows.dtype, [side, width], "C") for side in (words, samples))
+            yield _native.csrmm(inner, rows, vectors, 1.0, 0.0, None)
+            yield _native.kmeans_fit(inner, made, start, None, rounds, 0.0, None)
+        else:
+            yield _native.kmeans_fit_columns(inner, rows, start, rounds, values, np.zeros((words, width)))
+        yield _native.kmeans_fit_columns(inner, rows, np.zeros((count, words)), rounds, values)
 
     def _per_topic(self, part: float, documents: float) -> int:
         """A part of the documents that a topic dominates."""
@@ -330,7 +341,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
     def _clustered(self, corpus: _Corpus, left: _native.SparseMatrix, seed: int) -> npt.NDArray[np.int32]:
         """The cluster of each row of what is left: k-means along its singular vectors, then along all words.
 
-        Rows along the singular vectors are not made, but for a sample that the first centres come from.
+        Rows along the singular vectors are made for a sample that the first centres come from, and of all documents only where
+        k-means is quicker of them.
         """
         run, session, count = corpus.run, corpus.session, int(self.n_components)
         options = native_options(min(count, *left.shape), tol=self.tol, checkpoint=self.checkpoint, random_state=seed, left=False)
@@ -344,16 +356,13 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         if not isinstance(right, Array):
             # In pieces: copies of another type and order would be as large as all topics.
             right = in_scratch(right, session, np.dtype(left.dtype), "C")
-        start = _seeds(_RowsAlong(left, right, run), count, np.random.RandomState(seed % (1 << 32)))
-        # For the vectors in two types and a copy; then for the centres and a copy.
-        room = min(24 * count * left.shape[1], session.memory)
-        session._make_room(room)
-        along = right.numpy().astype(np.float64, copy=False)
-        del right
-        job = _native.kmeans_fit_columns(session._inner, left, start, int(self.max_iter), values, along)
-        del along
-        start = run(job, "clustering along singular vectors")["centers"].reshape(count, -1)
-        session._make_room(room)
+        rows = _RowsAlong(left, right, run)
+        numbers = _seeds(rows, count, np.random.RandomState(seed % (1 << 32)))
+        along = self._centers_of_made if self._makes_rows(left) else self._centers_along
+        start = along(rows, values, numbers)
+        del rows, right, numbers
+        # For a copy beside it.
+        session._make_room(min(16 * count * left.shape[1], session.memory))
         # The code of ISLE does not look at documents again once it has put the centres in their means for the last time.
         rounds = int(self.max_iter) - bool(self.compat)
         if rounds:
@@ -366,6 +375,35 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         self.n_iter_ = clustered.get("rounds", 0)
         labels: npt.NDArray[np.int32] = clustered["labels"]
         return labels
+
+    def _makes_rows(self, left: _native.SparseMatrix) -> bool:
+        """Whether k numbers a document are compared sooner with k centres than its words."""
+        return int(self.n_components) * left.shape[0] < ENTRY_NUMBERS * left.nonzeros
+
+    def _centers_along(self, rows: _RowsAlong, values: Vector, numbers: Floats) -> Floats:
+        """Centres of k-means along singular vectors, of rows that are not made."""
+        session, count, words = rows.session, int(self.n_components), len(values)
+        # The vectors in two types and a copy, then the centres.
+        session._make_room(min(24 * count * words, session.memory))
+        along = rows.vectors.numpy().astype(np.float64, copy=False)
+        job = _native.kmeans_fit_columns(session._inner, rows.matrix, numbers, int(self.max_iter), values, along)
+        del along
+        found: Floats = rows.run(job, "clustering along singular vectors")["centers"]
+        return found.reshape(count, words)
+
+    def _centers_of_made(self, rows: _RowsAlong, values: Vector, numbers: Floats) -> Floats:
+        """The same of rows that are written to scratch."""
+        session, count, words = rows.session, int(self.n_components), len(values)
+        made = rows.all()
+        job = _native.kmeans_fit(session._inner, made._inner, numbers, None, int(self.max_iter), 0.0, None)
+        numbers = rows.run(job, "clustering along singular vectors")["centers"].reshape(count, -1)
+        del made
+        session._make_room(min(8 * count * words, session.memory))
+        centers = np.empty((count, words))
+        step = max(1, COPIED_BYTES // (8 * count))
+        for first in range(0, words, step):
+            centers[:, first : first + step] = numbers @ np.asarray(rows.vectors[first : first + step], np.float64).T
+        return centers
 
     def _keep(self, corpus: _Corpus, clusters: Labels, dtype: np.dtype[Any]) -> None:
         """Makes topics of clusters."""
@@ -631,19 +669,24 @@ class _Corpus:
 class _RowsAlong:
     """Rows along some vectors, of which those are made that are asked for."""
 
-    def __init__(self, rows: _native.SparseMatrix, vectors: Array, run: Run) -> None:
-        self._rows, self._vectors, self._run = rows, vectors, run
+    def __init__(self, matrix: _native.SparseMatrix, vectors: Array, run: Run) -> None:
+        self.matrix, self.vectors, self.run = matrix, vectors, run
         self.session = vectors._session
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self._rows.shape[0], self._vectors.shape[1]
+        return self.matrix.shape[0], self.vectors.shape[1]
+
+    def all(self) -> Array:
+        return self._of(self.matrix)
 
     def __getitem__(self, numbers: npt.NDArray[np.uint64]) -> Floats:
-        inner = self.session._inner
-        some = self._run(self._rows.pick_rows(numbers).take(inner, None), "sampling")
-        found = Array._result(self.session, self._run(_native.csrmm(inner, some, self._vectors._inner, 1.0, 0.0, None), "projecting"))
-        return found.numpy().astype(np.float64, copy=False)
+        some = self.run(self.matrix.pick_rows(numbers).take(self.session._inner, None), "sampling")
+        return self._of(some).numpy().astype(np.float64, copy=False)
+
+    def _of(self, rows: _native.SparseMatrix) -> Array:
+        job = _native.csrmm(self.session._inner, rows, self.vectors._inner, 1.0, 0.0, None)
+        return Array._result(self.session, self.run(job, "projecting"))
 
 
 def _seeds(rows: _RowsAlong, count: int, random_state: np.random.RandomState) -> Floats:

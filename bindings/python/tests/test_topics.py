@@ -165,9 +165,15 @@ def test_clusters_are_those_of_what_thresholds_leave() -> None:
     np.testing.assert_array_equal(((left[:, None] - means) ** 2).sum(axis=2).argmin(axis=1), model.labels_)
 
 
+@pytest.fixture(params=["rows along vectors", "rows as they are"])
+def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """k-means along singular vectors, of rows that are made and of rows that are not."""
+    monkeypatch.setattr("outcore.topics.ENTRY_NUMBERS", 1e9 if "along" in request.param else 0)
+
+
 @pytest.mark.parametrize("compat", [False, True])
 @pytest.mark.parametrize("rounds", [1, 2, 4])
-def test_clusters_are_those_of_as_many_rounds(rounds: int, compat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_are_those_of_as_many_rounds(rounds: int, compat: bool, ways: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def nearest(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
         found: np.ndarray = ((rows[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
         return found
@@ -269,7 +275,7 @@ def test_a_bag_of_words_is_a_corpus(tmp_path: Path) -> None:
     assert model.top_words(3)[0] == [f"word{word}" for word in expected.top_words(3)[0]]
 
 
-def test_what_is_held_between_passes_is_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_between_passes_is_within_the_budget(ways: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays of documents, words and topics beside each run, and the memory of the run, are the budget at most."""
     documents, words, topics = 150_000, 8000, 16
     random = np.random.default_rng(0)
@@ -329,7 +335,7 @@ def test_a_vocabulary_larger_than_memory_is_refused_by_its_name(tmp_path: Path) 
     assert TopicModel(3, memory="8MiB").fit(stored).vocabulary_ == [str(at) for at in range(900)]
 
 
-def test_the_bits_do_not_depend_on_threads_nor_the_topics_on_the_budget(tmp_path: Path) -> None:
+def test_the_bits_do_not_depend_on_threads_nor_the_topics_on_the_budget(ways: None, tmp_path: Path) -> None:
     x, _, _ = planted(documents=3000, words=900)
     found = []
     for threads, memory in ((1, "64MiB"), (3, "64MiB"), (2, "6MiB")):

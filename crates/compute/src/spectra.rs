@@ -372,7 +372,7 @@ fn svds_tall(
         bytes: options.given_bytes() + (8 * imaged * n) as u64,
         imaged,
     };
-    let left = Some((m, &gram.0 as &dyn Operator));
+    let left = Some((m, &gram.0 as &dyn Operator, options.left || sides.is_turned));
     let planned = Planned::new(session, &gram, &options, accuracy, left, given)?;
     let mut plan = Plan::new("singular triplets");
     planned.note(&mut plan, &gram, &options, (2, gram.0.pass_bytes()));

@@ -17,6 +17,9 @@ use crate::operator::Operator;
 /// The square matrices that make left vectors orthonormal, at most.
 const FACTORS: u64 = 6;
 
+/// Left vectors that nobody wants, and that take more, are made row by row: as blocks of columns they go through memory several times.
+const UNWANTED_BYTES: u64 = 64 << 20;
+
 /// Columns of products that are made when the vectors are known.
 const CHUNKS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
 
@@ -121,6 +124,8 @@ struct Needs<'a> {
     left: Option<(usize, &'a dyn Fn(usize) -> u64)>,
     /// The same of products that make them row by row, if there are such.
     by_rows: Option<&'a dyn Fn(usize) -> u64>,
+    /// Whether left vectors may lie in memory.
+    may_keep_left: bool,
 }
 
 impl Needs<'_> {
@@ -239,7 +244,7 @@ impl Needs<'_> {
         })
     }
 
-    /// The left vectors of a product where they go to scratch row by row, more than `by_columns`: the
+    /// The left vectors of a product where they go to scratch row by row, more than `by_columns` unless they are better made so: the
     /// largest number that leaves a quarter of the budget, or else the largest that fits.
     fn widest_by_rows(
         &self,
@@ -254,7 +259,7 @@ impl Needs<'_> {
         let many = CHUNKS.into_iter().filter(|&chunk| chunk < least);
         let all = few.filter(|&chunk| chunk <= CHUNKS[0]).chain(many);
         let all = all
-            .filter(|&chunk| Some(chunk) > by_columns)
+            .filter(|&chunk| Some(chunk) > by_columns || !self.may_keep_left)
             .filter_map(|chunk| Some((chunk, self.end_by_rows(layout, left, chunk, is_only)?)))
             .filter(|(_, end)| end.fits(self.split, !is_only));
         let all: Vec<_> = all.collect();
@@ -267,7 +272,7 @@ impl Needs<'_> {
     /// Where left vectors may lie, how many are made at once, and whether there must be room for
     /// more than one task; best first.
     fn ends(&self) -> impl Iterator<Item = (Option<TallLayout>, usize, bool)> + use<> {
-        let (count, real) = (self.count, self.real);
+        let (count, real, may_keep_left) = (self.count, self.real, self.may_keep_left);
         let [in_memory, in_scratch] = [TallLayout::in_memory, TallLayout::in_scratch]
             .map(|layout| self.left.map(|(rows, _)| layout(real, rows, count)));
         let chunks = move |least: usize| {
@@ -276,7 +281,9 @@ impl Needs<'_> {
                 .map(move |chunk| chunk.min(count))
                 .filter(move |&chunk| least.min(count) <= chunk)
         };
-        let in_memory = chunks(8).map(move |chunk| (in_memory, chunk, true));
+        let in_memory = chunks(8)
+            .filter(move |_| may_keep_left)
+            .map(move |chunk| (in_memory, chunk, true));
         let at_ease = chunks(8).map(move |chunk| (in_scratch, chunk, true));
         let just = chunks(1).map(move |chunk| (in_scratch, chunk, false));
         in_memory.chain(at_ease).chain(just)
@@ -397,7 +404,7 @@ fn known(bytes: impl Fn(usize) -> u64) -> impl Fn(usize) -> u64 {
 }
 
 impl Planned {
-    /// `left` is the number of rows of left singular vectors, and the operator that makes them.
+    /// `left` is the number of rows of left singular vectors, the operator that makes them, and whether they are wanted.
     ///
     /// The budget decides, not the number of threads, nor what others hold of it.
     pub(super) fn new<O: Operator>(
@@ -405,14 +412,15 @@ impl Planned {
         operator: &O,
         options: &SpectrumOptions,
         accuracy: Accuracy,
-        left: Option<(usize, &dyn Operator)>,
+        left: Option<(usize, &dyn Operator, bool)>,
         given: Given,
     ) -> Result<Planned> {
         let [order, _] = operator.shape();
         let (split, count) = (MemorySplit::new(session), options.count);
         let products = known(|columns| operator.held_bytes(columns));
-        let left_products = known(|columns| left.map_or(0, |(_, left)| left.held_bytes(columns)));
-        let by_rows = left.and_then(|(_, left)| left.by_rows());
+        let left_products =
+            known(|columns| left.map_or(0, |(_, left, _)| left.held_bytes(columns)));
+        let by_rows = left.and_then(|(_, left, _)| left.by_rows());
         let rows_held = known(|columns| by_rows.map_or(0, |rows| rows.rows_held_bytes(columns)));
         let real = stored(operator);
         let needs = Needs {
@@ -424,8 +432,11 @@ impl Planned {
             budget_bytes: session.memory_bytes(),
             given,
             products: &products,
-            left: left.map(|(rows, _)| (rows, &left_products as &dyn Fn(usize) -> u64)),
+            left: left.map(|(rows, ..)| (rows, &left_products as &dyn Fn(usize) -> u64)),
             by_rows: by_rows.map(|_| &rows_held as &dyn Fn(usize) -> u64),
+            may_keep_left: left.is_none_or(|(rows, _, is_wanted)| {
+                is_wanted || by_rows.is_none() || (8 * rows * count) as u64 <= UNWANTED_BYTES
+            }),
         };
         let refused = |needed| Error::OverBudget {
             what: format!("{count} pairs of {}, of order {order}", operator.name()),
