@@ -53,7 +53,7 @@ COPIED_BYTES = 4 << 20
 """Of singular vectors, at a time."""
 
 ENTRY_NUMBERS = 10
-"""Numbers of a dense row that are multiplied with centres in the time that an entry of a sparse one takes: measured of 100 centres."""
+"""Numbers of a dense row that are multiplied with centres in the time that an entry of a sparse one takes, of 100 centres."""
 
 LIST_WORDS = 64
 """Words of a topic whose coherence is measured, at most."""
