@@ -60,6 +60,7 @@ LIST_WORDS = 64
 
 Labels = npt.NDArray[np.uint32]
 Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
 
 
 class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
@@ -380,7 +381,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         """Whether k numbers a document are compared sooner with k centres than its words."""
         return int(self.n_components) * left.shape[0] < ENTRY_NUMBERS * left.nonzeros
 
-    def _centers_along(self, rows: _RowsAlong, values: Vector, numbers: Floats) -> Floats:
+    def _centers_along(self, rows: _RowsAlong, values: Vector, numbers: Matrix) -> Matrix:
         """Centres of k-means along singular vectors, of rows that are not made."""
         session, count, words = rows.session, int(self.n_components), len(values)
         # The vectors in two types and a copy, then the centres.
@@ -388,10 +389,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         along = rows.vectors.numpy().astype(np.float64, copy=False)
         job = _native.kmeans_fit_columns(session._inner, rows.matrix, numbers, int(self.max_iter), values, along)
         del along
-        found: Floats = rows.run(job, "clustering along singular vectors")["centers"]
+        found: Matrix = rows.run(job, "clustering along singular vectors")["centers"]
         return found.reshape(count, words)
 
-    def _centers_of_made(self, rows: _RowsAlong, values: Vector, numbers: Floats) -> Floats:
+    def _centers_of_made(self, rows: _RowsAlong, values: Vector, numbers: Matrix) -> Matrix:
         """The same of rows that are written to scratch."""
         session, count, words = rows.session, int(self.n_components), len(values)
         made = rows.all()
@@ -680,7 +681,7 @@ class _RowsAlong:
     def all(self) -> Array:
         return self._of(self.matrix)
 
-    def __getitem__(self, numbers: npt.NDArray[np.uint64]) -> Floats:
+    def __getitem__(self, numbers: npt.NDArray[np.uint64]) -> Matrix:
         some = self.run(self.matrix.pick_rows(numbers).take(self.session._inner, None), "sampling")
         return self._of(some).numpy().astype(np.float64, copy=False)
 
@@ -689,7 +690,7 @@ class _RowsAlong:
         return Array._result(self.session, self.run(job, "projecting"))
 
 
-def _seeds(rows: _RowsAlong, count: int, random_state: np.random.RandomState) -> Floats:
+def _seeds(rows: _RowsAlong, count: int, random_state: np.random.RandomState) -> Matrix:
     """k-means++ of some rows in their order: that of `KMeans` goes by the bits of rows, which other budgets change."""
     session, (samples, width) = rows.session, rows.shape
     most = max(2 * count, min(SAMPLE_BYTES, session.memory // 4) // (8 * width))
@@ -699,7 +700,7 @@ def _seeds(rows: _RowsAlong, count: int, random_state: np.random.RandomState) ->
         picked = np.sort(sample_without_replacement(samples, most, random_state=random_state))
     # As they are read, and in float64.
     session._make_room(16 * width * len(picked))
-    found: Floats = kmeans_plusplus(rows[picked.astype(np.uint64)], count, random_state=random_state)[0]
+    found: Matrix = kmeans_plusplus(rows[picked.astype(np.uint64)], count, random_state=random_state)[0]
     return found
 
 
