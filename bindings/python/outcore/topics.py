@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, NoReturn
@@ -23,7 +24,7 @@ from ._settings import PathLike
 from ._sparse import Sparse, canonical, is_scipy, native_sparse, refuse_dense
 from ._spectra import convergence, forget_checkpoint, found_vectors, native_options
 from .cluster import SAMPLE_BYTES
-from .errors import ArgumentError, ShapeError
+from .errors import ArgumentError, OverBudgetError, ShapeError
 
 __all__ = ["TopicModel"]
 
@@ -214,18 +215,18 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         with self._fitting(X, held=self._held_bytes) as (X, session, run):
             if not X.shape[1]:
                 self._check_count(0, X, f"n_samples={X.shape[0]}")
-            self._check_room(X, session)
+            makes_rows = self._check_room(X, session)
             # Words that have no room are refused before anything is computed.
             _words_of(X, session)
             corpus = _Corpus(X, session, run, self.compat)
             self._check_count(corpus.filled, X, f"n_samples={X.shape[0]}")
             corpus.turn()
             if is_planning():
-                self._plan(corpus)
+                self._plan(corpus, makes_rows)
             seed = seed_of(self.random_state)
             kept, left = self._thresholded(corpus, seed)
             clusters = np.full(X.shape[0], NONE)
-            clusters[kept] = self._clustered(corpus, left, seed)
+            clusters[kept] = self._clustered(corpus, left, seed, makes_rows)
             del kept, left
             self._keep(corpus, clusters, computed(X))
             self.vocabulary_ = _words_of(X, session)
@@ -258,8 +259,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         samples, words = X.shape
         return HELD_DOCUMENT * samples + HELD_WORD * words
 
-    def _check_room(self, X: Any, session: Session) -> None:
-        """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused."""
+    def _check_room(self, X: Any, session: Session) -> bool:
+        """Plans the steps that hold most, of a corpus of the shape of X without entries: what has no room is refused.
+
+        Returns
+        -------
+        Whether rows along singular vectors are made: where k numbers a document are compared sooner with k centres than its
+        words, or k-means of these has no room for the vectors.
+        """
         (samples, words), count = X.shape, int(self.n_components)
         session._make_room(max(PLANNED_DOCUMENT * samples, 8 * samples + _in_two_types(count, words, computed(X))))
         empty = native_sparse(scipy.sparse.csr_matrix((samples, words), dtype=computed(X)), session, "X")
@@ -271,17 +278,22 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         if samples >= count:
             options = native_options(min(count, samples, words), tol=self.tol, left=False)
             _native.svds(session._inner, empty, options, columns=np.zeros(words))
-            for job in self._k_means(session, empty, np.zeros(words), min(count, words)):
-                del job
+            if count * samples >= ENTRY_NUMBERS * X.nnz:
+                with contextlib.suppress(OverBudgetError):
+                    list(self._k_means(session, empty, min(count, words), False))
+                    return False
+            start, rounds = np.zeros((count, words)), int(self.max_iter)
+            _native.kmeans_fit_columns(session._inner, empty, start, rounds, np.zeros(words))
+        return True
 
-    def _plan(self, corpus: _Corpus) -> NoReturn:
+    def _plan(self, corpus: _Corpus, makes_rows: bool) -> NoReturn:
         """Plans what follows the copy by words."""
         if corpus.documents.format == "csr":
-            for job in self._following(corpus):
+            for job in self._following(corpus, makes_rows):
                 corpus.run(job, "", stand_in=lambda: None)
         raise Planned
 
-    def _following(self, corpus: _Corpus) -> Iterator[_native.Job]:
+    def _following(self, corpus: _Corpus, makes_rows: bool) -> Iterator[_native.Job]:
         """Jobs of passes over documents, as if thresholds left all words."""
         inner, documents, scales, count = corpus.session._inner, corpus.documents, corpus.scales, int(self.n_components)
         samples, words = corpus.X.shape
@@ -290,18 +302,18 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         yield _native.topic_thresholded(inner, documents, scales, np.zeros(words), entries)
         options = native_options(min(count, samples, words), tol=self.tol, left=False)
         yield _native.svds(inner, documents, options, columns=np.zeros(words))
-        yield from self._k_means(corpus.session, documents, np.zeros(words), min(count, samples, words))
+        yield from self._k_means(corpus.session, documents, min(count, samples, words), makes_rows)
         none, sums = np.full(words, NONE), np.zeros(count, np.float32)
         for digit in range(DIGITS):
             yield _native.topic_sum_digits(inner, documents, scales, none, digit, np.zeros(count, np.uint32))
         clusters, added, pairs = np.full(samples, NONE), np.zeros(count, bool), self.n_edge_topics > 0
         yield _native.topic_sums(inner, documents, scales, none, sums, bool(self.compat), clusters, added, pairs)
 
-    def _k_means(self, session: Session, rows: _native.SparseMatrix, values: Vector, width: int) -> Iterator[_native.Job]:
+    def _k_means(self, session: Session, rows: _native.SparseMatrix, width: int, makes_rows: bool) -> Iterator[_native.Job]:
         """Jobs of k-means along `width` vectors and in full, from zeros."""
         inner, count, rounds, (samples, words) = session._inner, int(self.n_components), int(self.max_iter), rows.shape
-        start = np.zeros((count, width))
-        if self._makes_rows(rows):
+        start, values = np.zeros((count, width)), np.zeros(words)
+        if makes_rows:
             vectors, made = (_native.temporary_matrix(inner, rows.dtype, [side, width], "C") for side in (words, samples))
             yield _native.csrmm(inner, rows, vectors, 1.0, 0.0, None)
             yield _native.kmeans_fit(inner, made, start, None, rounds, 0.0, None)
@@ -339,7 +351,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         job = _native.topic_thresholded(inner, corpus.documents, scales, thresholds, entries)
         return entries > 0, run(job, "keeping words")
 
-    def _clustered(self, corpus: _Corpus, left: _native.SparseMatrix, seed: int) -> npt.NDArray[np.int32]:
+    def _clustered(self, corpus: _Corpus, left: _native.SparseMatrix, seed: int, makes_rows: bool) -> npt.NDArray[np.int32]:
         """The cluster of each row of what is left: k-means along its singular vectors, then along all words.
 
         Rows along the singular vectors are made for a sample that the first centres come from, and of all documents only where
@@ -359,7 +371,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             right = in_scratch(right, session, np.dtype(left.dtype), "C")
         rows = _RowsAlong(left, right, run)
         numbers = _seeds(rows, count, np.random.RandomState(seed % (1 << 32)))
-        along = self._centers_of_made if self._makes_rows(left) else self._centers_along
+        along = self._centers_of_made if makes_rows else self._centers_along
         start = along(rows, values, numbers)
         del rows, right, numbers
         # For a copy beside it.
@@ -376,10 +388,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         self.n_iter_ = clustered.get("rounds", 0)
         labels: npt.NDArray[np.int32] = clustered["labels"]
         return labels
-
-    def _makes_rows(self, left: _native.SparseMatrix) -> bool:
-        """Whether k numbers a document are compared sooner with k centres than its words."""
-        return int(self.n_components) * left.shape[0] < ENTRY_NUMBERS * left.nonzeros
 
     def _centers_along(self, rows: _RowsAlong, values: Vector, numbers: Matrix) -> Matrix:
         """Centres of k-means along singular vectors, of rows that are not made."""

@@ -1,5 +1,6 @@
 """Topic models: planted topics are found again, and every step is that of a plain reference in NumPy."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -318,6 +319,24 @@ def test_what_is_held_between_passes_is_within_the_budget(ways: None, tmp_path: 
     assert all((one == found[0]).all() for one in found) and len(tables) == 1
     explained = model.explain(stored)
     assert (TopicModel(topics, max_iter=3, tol=1e-2).fit(stored).labels_ == model.labels_).all() and explained is not None
+
+
+def test_rows_along_vectors_are_made_where_these_have_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    x = sp.random(2000, 8000, 0.002, "csr", random_state=0)
+    x.data[:] = 1
+
+    def least() -> int:
+        for mib in range(8, 64):
+            with contextlib.suppress(errors.OverBudgetError):
+                TopicModel(64, max_iter=1, tol=1e-2, memory=f"{mib}MiB").fit(x)
+                return mib
+        raise AssertionError("it has no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("outcore.topics.ENTRY_NUMBERS", 1e9)
+        made = least()
+    monkeypatch.setattr("outcore.topics.ENTRY_NUMBERS", 0)
+    assert least() == made > 8
 
 
 def test_a_vocabulary_larger_than_memory_is_refused_by_its_name(tmp_path: Path) -> None:
