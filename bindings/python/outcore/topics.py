@@ -280,7 +280,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
             _native.svds(session._inner, empty, options, columns=np.zeros(words))
             if count * samples >= ENTRY_NUMBERS * X.nnz:
                 with contextlib.suppress(OverBudgetError):
-                    list(self._k_means(session, empty, min(count, words), False))
+                    # One plan at a time: each has centres of its own.
+                    for job in self._k_means(session, empty, min(count, words), False):
+                        del job
                     return False
             start, rounds = np.zeros((count, words)), int(self.max_iter)
             _native.kmeans_fit_columns(session._inner, empty, start, rounds, np.zeros(words))

@@ -17,7 +17,8 @@ use crate::operator::Operator;
 /// The square matrices that make left vectors orthonormal, at most.
 const FACTORS: u64 = 6;
 
-/// Left vectors that nobody wants, and that take more, are made row by row: as blocks of columns they go through memory several times.
+/// Left vectors that were not asked for are made row by row where they take more: blocks of their columns move through memory
+/// several times.
 const UNWANTED_BYTES: u64 = 64 << 20;
 
 /// Columns of products that are made when the vectors are known.
