@@ -80,6 +80,15 @@ def test_ranks_repeated_values_and_all_of_them(dtype: str, tol: float, rng: np.r
         np.testing.assert_allclose(eigsh(symmetric, k, which="LA")[0], np.linalg.eigvalsh(symmetric)[-k:], atol=1e-10)
 
 
+@pytest.mark.parametrize("method", ["krylov", "randomized"])
+@pytest.mark.parametrize(("dtype", "tol"), [("float64", 1e-6), ("float32", 1e-4)])
+def test_many_more_pairs_than_the_rank(dtype: str, tol: float, method: Any, rng: np.random.Generator) -> None:
+    for rank in (1, 4, 30):
+        a = (rng.standard_normal((400, rank)) @ rng.standard_normal((rank, 250))).astype(dtype)
+        for k in (50, 100, 200, 249, 250):
+            check_triplets(a, svds(a, k, tol=tol, method=method), k, tol)
+
+
 @pytest.mark.parametrize("which", ["LM", "LA", "SA"])
 @pytest.mark.parametrize(("dtype", "tol", "rounding"), [("float64", 1e-6, 1e-12), ("float32", 1e-4, 2e-6)])
 def test_eigenpairs_are_those_of_lapack(

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use outcore_core::{Result, Session, Stage};
+use outcore_core::{Error, Result, Session, Stage};
 use outcore_device::Locked;
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Mat, MatMut, MatRef};
@@ -19,12 +19,12 @@ use super::tall::{Panels, Tall, block_width};
 /// the last factor then makes it orthonormal.
 const NEARLY_ORTHONORMAL: f64 = 0.1;
 
-/// The square of what is left of a vector that was of unit length where most of it was along the
-/// basis.
+/// A vector of unit length is along the basis if the square of what is left of it is less than this, times its part of the
+/// space: of noise there is as much left as there is space outside the basis, which may be one dimension.
 const SHORT: f64 = 1e-2;
 
-/// Rounds; three are enough but for blocks of noise.
-const ROUNDS: usize = 10;
+/// Rounds at most; three are enough but for blocks of noise.
+const ROUNDS: usize = 32;
 
 /// Vectors of noise, the same for the same seed wherever they are made.
 #[derive(Clone, Copy)]
@@ -82,6 +82,9 @@ pub(super) struct Appended {
 /// that is left in it, so that it is for bases that are stored in f32. A direction no longer
 /// than `negligible` is replaced by noise, so that as many columns as `w` has are appended, or as
 /// many as are left of the space.
+///
+/// # Errors
+/// [`Error::Value`] for vectors that do not become orthonormal.
 pub(super) fn append(
     session: &Session,
     basis: &mut Tall,
@@ -98,6 +101,7 @@ pub(super) fn append(
     drop(w);
     let mut coefficients = Mat::zeros(used, width);
     let mut coupling = Mat::identity(width, width);
+    let short = SHORT / basis.rows() as f64;
     // Of directions that are left out nothing must be along the basis.
     let mut along = match known.filter(|_| wanted == width) {
         Some(known) => known,
@@ -120,7 +124,7 @@ pub(super) fn append(
         coupling = &back * &coupling;
         // Of noise nothing is in W: it is of no length there, and yet a direction.
         let is_lost = |at: usize| {
-            coupling.row(at).norm_l2() <= negligible && (round == 0 || squares[at] < SHORT)
+            coupling.row(at).norm_l2() <= negligible && (round == 0 || squares[at] < short)
         };
         let lost: Vec<usize> = (0..wanted).filter(|&at| is_lost(at)).collect();
         for &at in &lost {
@@ -134,8 +138,13 @@ pub(super) fn append(
             along = project(basis, &block, &blas, stage)?;
         }
         let done = round > 0 && is_orthonormal && lost.is_empty() && wanted == gram.ncols();
-        if done || wanted == 0 || round == ROUNDS {
+        if done || wanted == 0 {
             break;
+        }
+        if round == ROUNDS {
+            return Err(Error::value(format!(
+                "{wanted} vectors do not become orthonormal to the {used} of a basis"
+            )));
         }
     }
     basis.append(&block, stage)?;
@@ -374,5 +383,32 @@ mod tests {
     #[test]
     fn no_more_columns_are_appended_than_there_is_room_for() {
         check(7, (0..3).map(|seed| noise(7, 4, seed)).collect(), 1e-12);
+    }
+
+    /// Of the last vectors of noise next to nothing is outside the basis.
+    #[test]
+    fn noise_fills_the_whole_space() {
+        for (real, seed) in (0..8).flat_map(|seed| [(RealType::F64, seed), (RealType::F32, seed)]) {
+            let (_folder, session) = session(32 << 20, 2);
+            let own = session.clone();
+            let (rows, block) = (500, [10, 16, 58][seed as usize % 3]);
+            let job = Job::driven(&session, vec![], move |stage, _| {
+                let mut basis = Tall::new(&own, TallLayout::in_memory(real, rows, rows), stage)?;
+                let mut noise = Noise { seed, made: 0 };
+                while basis.used() < rows {
+                    let nothing = Mat::zeros(rows, block);
+                    append(&own, &mut basis, nothing, None, 0.0, &mut noise, stage)?;
+                }
+                let all = basis.columns(0..rows, stage)?;
+                let off = all.transpose() * &all - Mat::<f64>::identity(rows, rows);
+                Ok(off.norm_max())
+            });
+            let off = job.expect("it fits").run().expect("nothing can fail");
+            let most = match real {
+                RealType::F64 => 1e-13,
+                RealType::F32 => 1e-5,
+            };
+            assert!(off < most, "{real:?}, seed {seed}: {off}");
+        }
     }
 }

@@ -256,3 +256,44 @@ fn eigenvectors_do_not_depend_on_the_unit_of_the_matrix() {
     let none = Mat::<f64>::zeros(n, n);
     check(&none, &eigh(none.as_ref(), None).unwrap(), 0.0);
 }
+
+#[test]
+fn singular_values_and_vectors_make_the_matrix() {
+    fn check<T: Real>(n: usize, rank: usize, seed: u64) {
+        let [left, right] =
+            [1, 2].map(|side| orthonormalize(random(n, n, 2 * seed + side).as_ref()).unwrap());
+        let a: Mat<T> = as_type(&(left.subcols(0, rank) * right.subcols(0, rank).transpose()));
+        let found = svd(a.as_ref()).unwrap();
+        let bound = 16.0 * T::EPSILON.f64() * n as f64;
+        for (at, value) in found.values.iter().enumerate() {
+            let expected = if at < rank { 1.0 } else { 0.0 };
+            assert!(
+                (value.f64() - expected).abs() <= bound,
+                "{n}, {seed}: {value}"
+            );
+        }
+        let [left, right] = [&found.left, &found.right].map(widen);
+        for vectors in [&left, &right] {
+            let off = vectors.transpose() * vectors - Mat::<f64>::identity(n, n);
+            assert!(off.norm_max() <= bound);
+        }
+        let scaled = Mat::from_fn(n, n, |i, j| left[(i, j)] * found.values[j].f64());
+        assert!((scaled * right.transpose() - widen(&a)).norm_max() <= bound);
+    }
+    for seed in 0..40 {
+        let n = 176 + 4 * seed as usize % 120;
+        check::<f64>(n, 2 * n / 3, seed);
+        check::<f32>(n, 2 * n / 3, seed);
+    }
+    check::<f64>(1, 1, 0);
+    check::<f64>(150, 0, 0);
+    let tiny = Mat::from_fn(3, 3, |i, j| if i == j { 1e-310 } else { 0.0 });
+    let values = svd(tiny.as_ref()).unwrap().values;
+    assert!(
+        values
+            .iter()
+            .all(|value| (value - 1e-310).abs() < f64::MIN_POSITIVE)
+    );
+    assert!(svd(Mat::<f64>::zeros(2, 3).as_ref()).is_err());
+    assert!(svd(Mat::<f64>::full(2, 2, f64::NAN).as_ref()).is_err());
+}
