@@ -113,6 +113,8 @@ def convergence(
     converged = np.ones(len(residuals), np.bool_) if exact else residuals <= tol * largest
     if found["has_converged"]:
         why = f"products are rounded to {found['epsilon']:.1e} of the largest value, and a search ends with residuals near that"
+        if found["epsilon"] > np.finfo(np.float64).eps:
+            why += "; with a tol below 1e-4 they are made in float64"
     elif found["may_miss"]:
         why = "each look for missed pairs has found further ones"
         warnings.warn(f"pairs may be missing: {why}, the last one too", ConvergenceWarning, stacklevel=stacklevel)
@@ -337,7 +339,8 @@ def svds(
         Triplets, from 1 to min(m, n). Where the rank is lower, the last values are zero.
     tol : float
         Triplets are wanted with |A v - s u| and |A^T u - s v| at most tol times the largest s. From 1e-4 on, products with
-        float32 matrices are made in float32, else in float64.
+        float32 matrices are made in float32, else in float64: values of less than some thousandths of the largest may take a tol
+        below 1e-4, which `not_converged` then says.
     v0 : array_like, optional
         The first of the start vectors, of which each has an element for each column of A; for each row of an
         operator that has fewer rows, and of a matrix that has fewer than a quarter of the columns. Of a CSC matrix rows and

@@ -582,6 +582,12 @@ def test_what_has_not_converged_is_told(rng: np.random.Generator) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         eigsh(a, 5, which="LA", tol=1e-3)
+    # Squares of small values are rounded away in float32.
+    sides = [np.linalg.qr(rng.standard_normal((rows, 250)))[0] for rows in (420, 380)]
+    graded = (sides[0] * np.geomspace(1, 1e-9, 250) @ sides[1].T).astype("f4")
+    with pytest.warns(ConvergenceWarning, match="tol below 1e-4 they are made in float64"):
+        assert svds(graded, 180, tol=1e-4).not_converged
+    check_triplets(graded, svds(graded, 180, tol=9e-5), 180, 9e-5)
 
 
 PROGRAM = """

@@ -292,7 +292,7 @@ fn singular_values_and_vectors_make_the_matrix() {
     assert!(
         values
             .iter()
-            .all(|value| (value - 1e-310).abs() < f64::MIN_POSITIVE)
+            .all(|value| (value - 1e-310f64).abs() < f64::MIN_POSITIVE)
     );
     assert!(svd(Mat::<f64>::zeros(2, 3).as_ref()).is_err());
     assert!(svd(Mat::<f64>::full(2, 2, f64::NAN).as_ref()).is_err());
