@@ -89,10 +89,10 @@ def _search(function: Any, names: tuple[str, ...], matrix: str, folder: str, opt
     results = {into / f"{name}.npy" for name in names} if kept and kept.exists() else set()
     if into.exists() and any(path.resolve() != kept and path not in results for path in into.iterdir()):
         raise ArgumentError(f"{folder} is not empty; the results go to a new folder")
-    # Before a search of hours: results have a place.
-    into.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     with session.open(matrix) as a:
+        # Before a search of hours: results have a place.
+        into.mkdir(parents=True, exist_ok=True)
         found = function(a, count, check=check, **of_search)
     for name, part in zip(names, found, strict=True):
         path = into / f"{name}.npy"

@@ -277,7 +277,7 @@ pub fn eigsh(
     let [order, cols] = operator.shape();
     if order != cols {
         return Err(Error::shape(format!(
-            "eigenpairs of {}, which is {order} x {cols}",
+            "eigenpairs of {}, which is {order} x {cols}: it must be square",
             operator.name()
         )));
     }
