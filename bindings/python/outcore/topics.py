@@ -572,7 +572,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator): 
         return found
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The mean coherence (NPMI) of topics in the documents of X, from -1 to 1."""
+        """The mean coherence (NPMI) of topics in the documents of X, from -1 to 1; NaN where no topic has two words."""
         found = self.coherence(X)
         known = found[~np.isnan(found)]
         return float(known.mean()) if len(known) else float("nan")
