@@ -137,6 +137,17 @@ def test_eigenpairs_of_any_rank_and_multiplicity(
         assert found.converged.all()
 
 
+def test_a_basis_of_all_columns_ends_the_search(rng: np.random.Generator) -> None:
+    # Values next to each other, which no short basis tells apart.
+    for order, options in ((63, {"method": "randomized"}), (48, {"block": 9}), (50, {"block": 7})):
+        basis = np.linalg.qr(rng.standard_normal((order, order)))[0][:, : order - 10]
+        a = basis * (1 + 1e-3 * rng.random(order - 10)) @ basis.T
+        for found in (eigsh(a, 4, tol=1e-8, **options), svds(a, 4, tol=1e-8, **options)):
+            assert found.basis == order
+            assert found.restarts == 0
+            assert found.residuals.max() < 1e-13
+
+
 def test_small_values_of_single_precision_are_as_accurate_as_wanted(rng: np.random.Generator) -> None:
     # Values over three orders of magnitude.
     sides = [np.linalg.qr(rng.standard_normal((rows, 60)))[0] for rows in (500, 300)]
@@ -817,7 +828,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     from outcore.cli import cli
 
-    a = sp.random(200, 50, 0.2, "csr", random_state=1)
+    a = sp.random(400, 200, 0.1, "csr", random_state=1)
     oc.from_scipy(tmp_path / "a", a)
     session = ["--memory", "64MiB", "--scratch", str(tmp_path)]
     command = ["svd", str(tmp_path / "a"), str(tmp_path / "out"), "-k", "3", *session]

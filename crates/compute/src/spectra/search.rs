@@ -335,8 +335,8 @@ impl<'a, O: Operator> Search<'a, O> {
     /// Whether there is no room for what another step would append.
     fn is_full(&self) -> bool {
         let used = self.basis.used();
-        used == self.imaged
-            || used < self.order() && used + self.course.block > self.basis.capacity()
+        let appended = self.course.block.min(self.order() - used);
+        used == self.imaged || used + appended > self.basis.capacity()
     }
 
     /// Images the newest block and appends what is new, and returns R. What the basis saw of the
