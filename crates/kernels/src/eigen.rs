@@ -620,7 +620,7 @@ fn decomposed<T: Real>(a: MatRef<'_, T>, params: SvdParams) -> Result<Svd<T>, Sv
 }
 
 impl<T: Real> Svd<T> {
-    /// Whether U S V^T is this matrix, but for rounding. Of one in twenty matrices whose values are zero or one and the same, divide
+    /// Whether U S V^T is this matrix, but for rounding. Of one in six matrices whose values are zero or one and the same, divide
     /// and conquer as faer 0.24 has it finds a ten-thousandth of this value in the place of a zero.
     fn makes(&self, a: MatRef<'_, T>) -> bool {
         let n = a.nrows();
