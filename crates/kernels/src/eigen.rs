@@ -577,23 +577,19 @@ pub fn svd<T: Real>(a: MatRef<'_, T>) -> Result<Svd<T>, Error> {
             right: Mat::new(),
         });
     }
-    let params = <SvdParams as Auto<T>>::auto();
-    let found = decomposed(a, params);
-    let found = found.map_err(|error| not_converged(format!("{error:?}")))?;
-    if found.makes(a) {
-        return Ok(found);
+    // Divide and conquer, or else QR iteration throughout: slower, where there are many different values.
+    let usual = <SvdParams as Auto<T>>::auto();
+    for recursion_threshold in [usual.recursion_threshold, n + 1] {
+        let params = SvdParams {
+            recursion_threshold,
+            ..usual
+        };
+        let found = decomposed(a, params).map_err(|error| not_converged(format!("{error:?}")))?;
+        if found.makes(a) {
+            return Ok(found);
+        }
     }
-    drop(found);
-    // By QR iteration throughout: slower, where there are many different values.
-    let params = SvdParams {
-        recursion_threshold: n + 1,
-        ..params
-    };
-    let found = decomposed(a, params).map_err(|error| not_converged(format!("{error:?}")))?;
-    match found.makes(a) {
-        true => Ok(found),
-        false => Err(not_converged("U S V^T is not A".into())),
-    }
+    Err(not_converged("U S V^T is not A".into()))
 }
 
 /// Of at least one column.

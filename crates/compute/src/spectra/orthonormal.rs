@@ -19,8 +19,8 @@ use super::tall::{Panels, Tall, block_width};
 /// the last factor then makes it orthonormal.
 const NEARLY_ORTHONORMAL: f64 = 0.1;
 
-/// A vector of unit length is along the basis if the square of what is left of it is less than this, times its part of the
-/// space: of noise there is as much left as there is space outside the basis, which may be one dimension.
+/// A vector of unit length is along the basis if the square of what is left of it is less than this part of what is left of
+/// noise, on average, where the basis leaves one dimension of the space.
 const SHORT: f64 = 1e-2;
 
 /// Rounds at most; three are enough but for blocks of noise.
